@@ -1,0 +1,1 @@
+"""Encoders: what becomes of what was evicted."""

@@ -1,0 +1,1 @@
+"""Eviction policies: what leaves when the budget is full."""

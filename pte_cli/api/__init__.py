@@ -1,0 +1,21 @@
+"""The contracts between the program and its strategies. Nothing here imports torch at run time."""
+
+from pte_cli.api.encoder import Encoder, EncoderShape, EncoderSpec, Evicted, State
+from pte_cli.api.eviction import EvictionPolicy, EvictionSpec, EvictionView
+from pte_cli.api.options import NoOptions
+
+API_VERSION = 1
+"""The version of these contracts. A spec that states another one is refused with a clear message."""
+
+__all__ = [
+    "API_VERSION",
+    "Encoder",
+    "EncoderShape",
+    "EncoderSpec",
+    "Evicted",
+    "EvictionPolicy",
+    "EvictionSpec",
+    "EvictionView",
+    "NoOptions",
+    "State",
+]

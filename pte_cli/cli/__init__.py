@@ -1,0 +1,1 @@
+"""The command line: parse, check, one call. Nothing else in the package imports it."""

@@ -1,0 +1,54 @@
+"""The `pte` program: its commands, and errors as one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from pte_cli import __version__
+from pte_cli.cli.eval import evaluate
+from pte_cli.cli.train import train
+from pte_cli.errors import PteError
+
+app = typer.Typer(
+    name="pte",
+    help="Train reasoning models with a bounded KV cache (Progressive Thought Encoding).",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train)
+app.command("eval")(evaluate)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pte {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    # Warnings of libraries about their own deprecations are not the user's business.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
+    try:
+        app()
+    except PteError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)

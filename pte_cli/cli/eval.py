@@ -1,0 +1,87 @@
+"""`pte eval`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pte_cli.cli import ui
+from pte_cli.cli.options import (
+    OUTPUT,
+    BudgetTokens,
+    Device,
+    Encoder,
+    Entries,
+    Evict,
+    File,
+    Frac,
+    Json,
+    Model,
+    Problems,
+    Sets,
+    configure,
+)
+from pte_cli.errors import UsageError
+from pte_cli.runs import RunDir
+
+
+def evaluate(
+    run: Annotated[Path | None, typer.Argument(help="A run's folder. Without one: the model as it is.")] = None,
+    encoder: Encoder = None,
+    evict: Evict = None,
+    frac: Frac = None,
+    budget: BudgetTokens = None,
+    model: Model = None,
+    entries: Entries = None,
+    problems: Problems = None,
+    device: Device = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which held-out problems. [0]", rich_help_panel=OUTPUT)
+    ] = None,
+    file: File = None,
+    sets: Sets = None,
+    json: Json = False,
+) -> None:
+    """Accuracy on held-out problems of the built-in task, greedy, at a budget, policy and encoder of your choice."""
+    flags = {
+        "encoder.name": encoder,
+        "evict.policy": evict,
+        "evict.frac": frac,
+        "evict.budget": budget,
+        "model.name": model,
+        "model.device": device,
+        "task.entries": entries,
+        "eval.problems": problems,
+        "eval.seed": seed,
+    }
+    saved = None
+    if run is not None:
+        saved = RunDir.open(run)
+        trained = saved.config().encoder.name
+        if encoder not in (None, trained):
+            raise UsageError(f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out")
+        if not (saved.adapter / "adapter_config.json").is_file():
+            raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
+        file = file or saved.path / "config.json"
+    config = configure(file, flags, sets)
+
+    from pte_cli.eval.run import evaluate_saved
+
+    result = asdict(evaluate_saved(config, saved))
+    settings = {
+        "run": str(run) if run else None,
+        "model": config.model.name,
+        "encoder": config.encoder.name if run else "none",
+        "evict": config.evict.model_dump(mode="json"),
+        "entries": config.task.entries,
+        "temperature": 0.0,
+    }
+    if json:
+        ui.print_json({**settings, **result})
+        return
+    bound = "" if config.evict.policy == "full" else f", budget {config.evict.budget}, frac {config.evict.frac:g}"
+    title = f"{run or config.model.name}: --evict {config.evict.policy}{bound}, encoder {settings['encoder']}, greedy"
+    ui.out().print(ui.accuracy_table(title, {"result": result}))

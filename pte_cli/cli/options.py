@@ -1,0 +1,55 @@
+"""Options that several commands share, and turning them into a RunConfig."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pte_cli.checks import check_config
+from pte_cli.config import RunConfig, load_config
+
+METHOD = "Method"
+TASK = "Task and model"
+OUTPUT = "Output"
+
+Evict = Annotated[str | None, typer.Option("--evict", help="Eviction policy: full, sliding.", rich_help_panel=METHOD)]
+Encoder = Annotated[str | None, typer.Option("--encoder", help="What becomes of evicted tokens: pte, none.", rich_help_panel=METHOD)]
+BudgetTokens = Annotated[
+    int | None,
+    typer.Option("--budget", help="Cached tokens per layer and head, prompt included. [48]", rich_help_panel=METHOD),
+]
+Frac = Annotated[
+    float | None,
+    typer.Option("--frac", help="Share of the window evicted when it is full. [0.25]", rich_help_panel=METHOD),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="tiny (built in) or a folder with safetensors. [tiny]", rich_help_panel=TASK),
+]
+Entries = Annotated[
+    int | None,
+    typer.Option("--entries", help="Pairs per problem, the difficulty. [12]", rich_help_panel=TASK),
+]
+Problems = Annotated[
+    int | None, typer.Option("--problems", help="Held-out problems to measure on. [256]", rich_help_panel=TASK)
+]
+Device = Annotated[
+    str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps. [auto]", rich_help_panel=TASK)
+]
+File = Annotated[
+    Path | None, typer.Option("--config", help="Settings from a TOML file or a run's config.json.", rich_help_panel=OUTPUT)
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. adapter.rank=16. Repeatable.", rich_help_panel=OUTPUT),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
+
+
+def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) -> RunConfig:
+    """Flags by dotted key (None: not given) over file and environment, checked as far as is possible without a model."""
+    config = load_config(file=file, flags=flags, sets=sets or [])
+    check_config(config)
+    return config

@@ -1,0 +1,127 @@
+"""`pte train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pte_cli.cli import ui
+from pte_cli.cli.options import (
+    OUTPUT,
+    BudgetTokens,
+    Device,
+    Encoder,
+    Entries,
+    Evict,
+    File,
+    Frac,
+    Json,
+    Model,
+    Problems,
+    Sets,
+    configure,
+)
+from pte_cli.config import RunConfig
+from pte_cli.runs import RunDir, default_out
+
+OPTIMISATION = "Optimisation"
+
+
+def train(
+    encoder: Encoder = None,
+    evict: Evict = None,
+    frac: Frac = None,
+    budget: BudgetTokens = None,
+    rank: Annotated[int | None, typer.Option(help="LoRA rank. [32]", rich_help_panel="Method")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="sft, grpo or sft+grpo.", rich_help_panel=OPTIMISATION)
+    ] = None,
+    sft_steps: Annotated[
+        int | None, typer.Option(help="Steps on worked examples.", rich_help_panel=OPTIMISATION)
+    ] = None,
+    grpo_steps: Annotated[
+        int | None, typer.Option(help="Steps of reinforcement learning.", rich_help_panel=OPTIMISATION)
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(help="Completions per problem. [8]", rich_help_panel=OPTIMISATION)
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Weight of the KL to the base model. [0]", rich_help_panel=OPTIMISATION)
+    ] = None,
+    model: Model = None,
+    entries: Entries = None,
+    problems: Problems = None,
+    device: Device = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random. [0]", rich_help_panel=OUTPUT)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder. [runs/TIME-...]", rich_help_panel=OUTPUT)
+    ] = None,
+    file: File = None,
+    sets: Sets = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and show the settings, train nothing.", rich_help_panel=OUTPUT)
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Train an adapter under a bounded KV cache; rollout and training see the same context."""
+    flags = {
+        "encoder.name": encoder,
+        "evict.policy": evict,
+        "evict.frac": frac,
+        "evict.budget": budget,
+        "adapter.rank": rank,
+        "train.objective": objective,
+        "sft.steps": sft_steps,
+        "grpo.steps": grpo_steps,
+        "grpo.group_size": group_size,
+        "grpo.beta": beta,
+        "model.name": model,
+        "model.device": device,
+        "task.entries": entries,
+        "eval.problems": problems,
+        "seed": seed,
+        "out": str(out) if out else None,
+    }
+    config = configure(file, flags, sets)
+    path = Path(config.out) if config.out else default_out(config)
+    RunDir(path).check_free()
+    if dry_run:
+        show_plan(config, path, json)
+        return
+    run = RunDir.create(path, config)
+    console = ui.err()
+    console.print(f"run {path}: {describe(config)}", soft_wrap=True)
+
+    from pte_cli.eval.run import train_and_evaluate
+
+    with ui.StepProgress() as progress:
+        result = train_and_evaluate(config, run, progress.step)
+    if json:
+        ui.print_json(result)
+        return
+    ui.out().print(ui.accuracy_table(describe(config), {"before": result["before"], "after": result["after"]}))
+    minutes = result["seconds"]["training"] / 60
+    ui.out().print(f"\ntrained {result['steps']} steps in {minutes:.1f} minutes; adapter in {run.adapter}", soft_wrap=True)
+    console.print(f"next: pte eval {path}", soft_wrap=True)
+
+
+def describe(config: RunConfig) -> str:
+    """One line that says what is trained."""
+    bound = "" if config.evict.policy == "full" else f", budget {config.evict.budget}, frac {config.evict.frac:g}"
+    return f"{config.train.objective} with --encoder {config.encoder.name} --evict {config.evict.policy}{bound}"
+
+
+def show_plan(config: RunConfig, path: Path, json: bool) -> None:
+    """The resolved settings, and where the run would go."""
+    document: dict[str, Any] = {"run": str(path), "identity": config.identity(), "config": config.model_dump(mode="json")}
+    if json:
+        ui.print_json(document)
+        return
+    console = ui.out()
+    console.print(f"would train {describe(config)}\nrun {path}, identity {config.identity()}", soft_wrap=True)
+    for section, values in document["config"].items():
+        if isinstance(values, dict):
+            shown = ", ".join(f"{key}={value}" for key, value in values.items())
+            console.print(f"  {section:9} {shown}", soft_wrap=True)

@@ -1,0 +1,95 @@
+"""What a person sees: progress on stderr, results on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+SHOWN = {"loss": "loss {:.3f}", "reward": "reward {:.2f}", "accuracy": "right {:.0%}", "gap/max": "gap {:.0e}"}
+QUIET_SECONDS = 5.0
+
+
+def out() -> Console:
+    """Results: stdout."""
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    """Everything else: stderr."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+class StepProgress:
+    """Training progress: a live bar on a terminal, otherwise a plain line every few seconds."""
+
+    def __init__(self) -> None:
+        self.console = err()
+        self.bar: Progress | None = None
+        self.last = 0.0
+
+    def __enter__(self) -> StepProgress:
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[shown]}"),
+                console=self.console,
+            )
+            self.task = self.bar.add_task("prepare", total=None, shown="")
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def step(self, metrics: dict[str, Any], total: int) -> None:
+        """Show the metrics of one step of `total`."""
+        shown = "  ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
+        if self.bar is not None:
+            self.bar.update(
+                self.task, completed=metrics["step"], total=total, description=metrics["phase"], shown=shown
+            )
+        elif time.monotonic() - self.last >= QUIET_SECONDS or metrics["step"] == total:
+            self.last = time.monotonic()
+            self.console.print(f"{metrics['phase']} {metrics['step']}/{total}  {shown}", soft_wrap=True)
+
+
+def percent(accuracy: dict[str, Any]) -> str:
+    """`78.1 % (72.7 to 82.7)`."""
+    return f"{100 * accuracy['accuracy']:.1f} % ({100 * accuracy['low']:.1f} to {100 * accuracy['high']:.1f})"
+
+
+def accuracy_table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
+    """Evaluations side by side; intervals are 95 % over problems."""
+    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    table.add_column("held-out problems")
+    for name in columns:
+        table.add_column(name, justify="right")
+    rows = {
+        "accuracy (95 % interval)": percent,
+        "single queries right": lambda a: f"{100 * a['queries']:.1f} %",
+        "problems": lambda a: str(a["n"]),
+        "mean length, tokens": lambda a: f"{a['mean_length']:.1f}",
+        "cut off": lambda a: f"{100 * a['clipped_ratio']:.1f} %",
+        "evictions per sequence": lambda a: f"{a['evictions']:.1f}",
+        "KV cache, whole batch": lambda a: f"{a['cache_bytes'] / 2**20:.2f} MiB",
+        "tokens per second": lambda a: f"{a['tokens_per_second']:.0f}",
+    }
+    for name, show in rows.items():
+        table.add_row(name, *(show(a) for a in columns.values()))
+    return table

@@ -1,0 +1,232 @@
+"""The settings of a run: one frozen model, filled from defaults < file < PTE_* variables < flags < --set.
+
+Imports neither torch nor transformers: a wrong setting is reported at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pte_cli.errors import UsageError, did_you_mean
+
+ENV_PREFIX = "PTE_"
+ENV_OTHER = {"PTE_PLUGINS"}
+
+
+class Section(BaseModel):
+    """Frozen, and a misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(Section):
+    name: str = Field("tiny", description="the built-in model (tiny) or a folder with a causal LM in safetensors")
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = Field("float32", description="weights and cache")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+
+
+class TaskConfig(Section):
+    entries: int = Field(12, ge=2, le=26, description="label-value pairs per problem: the difficulty")
+    queries: int = Field(3, ge=1, description="pairs the answer must report")
+
+
+class EvictConfig(Section):
+    policy: str = Field("sliding", description="eviction policy plugin")
+    budget: int = Field(48, ge=5, description="cached tokens per layer and head of one sequence, prompt included")
+    frac: float = Field(0.25, gt=0, le=1, description="share of the window that leaves each time it is full")
+    options: dict[str, Any] = Field(default_factory=dict, description="the policy's own options")
+
+
+class EncoderConfig(Section):
+    name: str = Field("pte", description="encoder plugin")
+    options: dict[str, Any] = Field(default_factory=dict, description="the encoder's own options")
+
+
+class AdapterConfig(Section):
+    rank: int = Field(32, ge=1, description="LoRA rank r, and the size of the core")
+    alpha: float | None = Field(None, gt=0, description="LoRA alpha; the scale is alpha / rank (default: alpha = rank)")
+    target_modules: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="adapted linear layers",
+    )
+
+
+class SamplingConfig(Section):
+    temperature: float = Field(1.0, ge=0, description="0 is greedy; training by GRPO needs more than 0")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus; 1 is off")
+    top_k: int = Field(0, ge=0, description="0 is off")
+    max_new_tokens: int = Field(64, ge=1, description="tokens per completion")
+    rows: int = Field(128, ge=1, description="sequences generated at the same time")
+
+
+class SftConfig(Section):
+    steps: int = Field(300, ge=0, description="optimizer steps on worked examples")
+    batch: int = Field(64, ge=1, description="examples per step")
+    learning_rate: float = Field(1e-3, gt=0)
+    answer_weight: float = Field(4.0, gt=0, description="weight of an answer token; a thinking token has 1")
+
+
+class GrpoConfig(Section):
+    steps: int = Field(40, ge=0, description="optimizer steps")
+    prompts: int = Field(16, ge=1, description="problems per step")
+    group_size: int = Field(8, ge=2, description="completions per problem (at least 2: they are compared)")
+    learning_rate: float = Field(1e-4, gt=0)
+    epsilon: float = Field(0.2, gt=0, description="clip range of the probability ratio")
+    beta: float = Field(0.0, ge=0, description="weight of the KL to the model without adapter; 0 skips it")
+
+
+class TrainConfig(Section):
+    objective: Literal["sft", "grpo", "sft+grpo"] = Field("sft+grpo", description="what is optimised, in this order")
+    micro_batch: int = Field(128, ge=1, description="sequences replayed together")
+    encoder_lr_ratio: float = Field(1.0, gt=0, description="the encoder's learning rate as a multiple of LoRA's")
+    warmup: int = Field(20, ge=0, description="steps of linear warm-up at the start of each objective")
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class EvalConfig(Section):
+    problems: int = Field(256, ge=1, description="held-out problems")
+    seed: int = Field(0, ge=0, description="which held-out problems")
+
+
+class RunConfig(Section):
+    """Everything that determines a run. `out` is where it is written and no part of its identity."""
+
+    seed: int = Field(0, ge=0)
+    out: str | None = None
+    model: ModelConfig = ModelConfig()
+    task: TaskConfig = TaskConfig()
+    evict: EvictConfig = EvictConfig()
+    encoder: EncoderConfig = EncoderConfig()
+    adapter: AdapterConfig = AdapterConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    sft: SftConfig = SftConfig()
+    grpo: GrpoConfig = GrpoConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+
+    def identity(self) -> str:
+        """12 hexadecimal digits that two runs share exactly when all their settings but `out` are equal."""
+        canonical = json.dumps(self.model_dump(mode="json", exclude={"out"}), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def load_config(
+    *,
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    sets: Iterable[str] = (),
+) -> RunConfig:
+    """The settings of a run. `flags` has dotted keys; None values are flags that were not given.
+
+    Raises UsageError, one line that names the setting, its value and what would work.
+    """
+    tree: dict[str, Any] = read_file(file) if file is not None else {}
+    for name, value in _environment(os.environ if env is None else env).items():
+        _put(tree, name, value)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            _put(tree, name, value)
+    for item in sets:
+        name, separator, text = item.partition("=")
+        if not separator or not name:
+            raise UsageError(f"--set {item!r}: expected KEY=VALUE, for example --set evict.frac=0.5")
+        _put(tree, name.strip(), _value(text))
+    return validate(tree)
+
+
+def validate(tree: Mapping[str, Any]) -> RunConfig:
+    """A RunConfig from a nested mapping; UsageError for the first thing that is wrong."""
+    try:
+        config = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(_explain(error)) from None
+    if config.task.queries > config.task.entries:
+        raise UsageError(
+            f"task.queries = {config.task.queries}: at most task.entries = {config.task.entries} can be asked for"
+        )
+    if "grpo" in config.train.objective and config.sampling.temperature == 0:
+        raise UsageError(
+            "sampling.temperature = 0.0: all completions of a group would be equal and GRPO could learn nothing; "
+            "use more than 0"
+        )
+    return config
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """A configuration file, TOML as people write it or the config.json of a run."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {str(file)!r}: can't be read ({error})") from None
+    try:
+        tree = json.loads(text) if file.suffix == ".json" else tomli.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--config {str(file)!r}: {error}") from None
+    if not isinstance(tree, dict):
+        raise UsageError(f"--config {str(file)!r}: expected a table of settings, got {type(tree).__name__}")
+    return tree
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, Any]:
+    """PTE_EVICT__BUDGET=64 is evict.budget = 64."""
+    found = {}
+    for name, text in sorted(env.items()):
+        if name.startswith(ENV_PREFIX) and name not in ENV_OTHER:
+            found[name.removeprefix(ENV_PREFIX).lower().replace("__", ".")] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none (`sliding` needs no quotes)."""
+    try:
+        return tomli.loads(f"value = {text}")["value"]
+    except tomli.TOMLDecodeError:
+        return text.strip()
+
+
+def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *path, last = dotted.split(".")
+    for i, key in enumerate(path):
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise UsageError(f"{dotted}: {'.'.join(path[: i + 1])} is a setting, not a section")
+    tree[last] = value
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problem in words: `evict.frac = 1.5: must be at most 1`."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    name, given, context = ".".join(path), first["input"], first.get("ctx", {})
+    if first["type"] == "extra_forbidden":
+        section: Any = RunConfig
+        for part in path[:-1]:
+            section = section.model_fields[part].annotation
+        return f"{name} = {given!r}: unknown setting; {did_you_mean(path[-1], section.model_fields)}"
+    limits = {"greater_than": "more than", "greater_than_equal": "at least", "less_than_equal": "at most"}
+    for kind, words in limits.items():
+        if first["type"] == kind:
+            bound = context["gt" if kind == "greater_than" else "ge" if kind == "greater_than_equal" else "le"]
+            return f"{name} = {given!r}: must be {words} {bound}{_range(path)}"
+    if first["type"] == "literal_error":
+        return f"{name} = {given!r}: must be {context['expected']}"
+    return f"{name} = {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _range(path: list[str]) -> str:
+    """What the setting is, after its bound: ` (share of the window ...)`."""
+    section: Any = RunConfig
+    for part in path[:-1]:
+        section = section.model_fields[part].annotation
+    described = section.model_fields[path[-1]].description
+    return f" ({described})" if described else ""

@@ -1,0 +1,77 @@
+"""Accuracy on the held-out problems of the built-in task, greedy, under the configured policy and budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from pte_cli.config import RunConfig
+from pte_cli.rollout.engine import Budget, RolloutEngine
+from pte_cli.rollout.prepare import Prepared
+from pte_cli.rollout.sampling import Sampling
+from pte_cli.tasks.recall import held_out
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """One evaluation. `low`, `high`: 95 % Wilson interval over problems; `queries`: share of single queries right."""
+
+    accuracy: float
+    low: float
+    high: float
+    queries: float
+    n: int
+    mean_length: float
+    clipped_ratio: float
+    evictions: float
+    cache_bytes: int
+    tokens_per_second: float
+
+
+def evaluate(prepared: Prepared, config: RunConfig) -> Accuracy:
+    """Greedy completions for `config.eval.problems` held-out problems, and how many are right."""
+    problems = held_out(prepared.task, config.eval.problems, config.eval.seed)
+    sampling = Sampling(
+        temperature=0.0,
+        max_new_tokens=config.sampling.max_new_tokens,
+        end_ids=prepared.codec.ends,
+        vocab=len(prepared.codec.tokenizer),
+    )
+    engine = RolloutEngine(
+        prepared.model,
+        prepared.policy,
+        Budget(config.evict.budget, config.evict.frac),
+        sampling,
+        batch=config.sampling.rows,
+    )
+    start = time.perf_counter()
+    traces = engine.generate([prepared.codec.prompt(problem) for problem in problems])
+    seconds = time.perf_counter() - start
+    scores = [
+        prepared.task.score(problem, prepared.codec.text(trace.completion)) if trace.finish == "stop" else 0.0
+        for problem, trace in zip(problems, traces, strict=True)
+    ]
+    n, tokens = len(scores), sum(len(trace.completion) for trace in traces)
+    right = sum(score == 1 for score in scores)
+    low, high = wilson(right, n)
+    return Accuracy(
+        accuracy=right / n,
+        low=low,
+        high=high,
+        queries=sum(scores) / n,
+        n=n,
+        mean_length=tokens / n,
+        clipped_ratio=sum(trace.finish == "length" for trace in traces) / n,
+        evictions=sum(len(trace.evictions) for trace in traces) / n,
+        cache_bytes=engine.peak_cache_bytes,
+        tokens_per_second=tokens / seconds,
+    )
+
+
+def wilson(right: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval for a proportion (E. B. Wilson, JASA 1927), 95 % by default."""
+    share = right / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,1 @@
+"""Models and what is added to them: loading, the adapter, RoPE."""

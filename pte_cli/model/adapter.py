@@ -1,0 +1,170 @@
+"""The adapter as a PEFT method: LoRA with the encoder's core between its two factors.
+
+`PteConfig` goes into `adapter_config.json`; `PeftModel.from_pretrained` rebuilds everything from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from aenum import extend_enum
+from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
+from peft.tuners.lora.layer import Linear as LoraLinear
+from peft.utils import PeftType, register_peft_method
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from pte_cli.api import EncoderShape
+from pte_cli.errors import UsageError
+from pte_cli.registry import check_options, load_registry
+
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LAYER = re.compile(r"\.layers\.(\d+)\.")
+
+
+class Cores:
+    """One core per decoder layer, `[B, r, r]` or None, read by every adapted linear of that layer."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers: list[Tensor | None] = [None] * layers
+
+
+@dataclass
+class PteConfig(LoraConfig):
+    """LoRA's configuration and which encoder sits between the factors."""
+
+    encoder: str = field(default="pte", metadata={"help": "Name of the encoder plugin."})
+    encoder_options: dict[str, Any] = field(default_factory=dict, metadata={"help": "The encoder's own options."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = PeftType.PTE
+
+
+class PteLinear(LoraLinear):
+    """`y = W x + scale * B (I + M) A x`, with M `[batch, r, r]` of this layer or nothing (plain LoRA)."""
+
+    def __init__(self, base_layer: nn.Module, adapter_name: str, *, cores: Cores, layer: int, **kwargs: Any) -> None:
+        super().__init__(base_layer, adapter_name, **kwargs)
+        self.cores = cores
+        self.layer = layer
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """x `[batch, tokens, in]` to `[batch, tokens, out]`, in the dtype of the base layer's output."""
+        if self.disable_adapters or self.merged or len(self.active_adapters) != 1:
+            return super().forward(x, *args, **kwargs)
+        name = self.active_adapters[0]
+        if name not in self.lora_A:
+            return self.base_layer(x, *args, **kwargs)
+        down, up = self.lora_A[name].weight, self.lora_B[name].weight
+        result = self.base_layer(x, *args, **kwargs)
+        low = F.linear(self.lora_dropout[name](x.to(down.dtype)), down)
+        core = self.cores.layers[self.layer]
+        if core is not None:
+            low = torch.baddbmm(low, low, core.mT.to(low.dtype))
+        return result + F.linear(low * self.scaling[name], up).to(result.dtype)
+
+
+class PteModel(LoraModel):
+    """Puts `PteLinear` layers into a model and owns the encoder of each adapter."""
+
+    prefix = "lora_"
+
+    def __init__(self, model: nn.Module, config: Any, adapter_name: str, **kwargs: Any) -> None:
+        # Set before nn.Module's own initialiser runs, hence around its attribute protection.
+        object.__setattr__(self, "cores", Cores(_layers(model)))
+        super().__init__(model, config, adapter_name, **kwargs)
+
+    def _pre_injection_hook(self, model: nn.Module, config: PteConfig, adapter_name: str) -> None:
+        if "pte_encoder" not in self._modules:
+            self.pte_encoder = nn.ModuleDict()
+        self.pte_encoder[adapter_name] = build_encoder(config, model.config)
+
+    def _create_new_module(self, lora_config: PteConfig, adapter_name: str, target: nn.Module, **kwargs: Any) -> Any:
+        base = target.get_base_layer() if hasattr(target, "get_base_layer") else target
+        match = LAYER.search(f".{kwargs.get('target_name', '')}.")
+        if match is None or not isinstance(base, nn.Linear):
+            raise UsageError(
+                f"adapter.target_modules: {kwargs.get('target_name')!r} is not a linear layer of a decoder layer"
+            )
+        return PteLinear(
+            target, adapter_name, cores=self.cores, layer=int(match[1]), config=lora_config, **kwargs
+        )
+
+    @classmethod
+    def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
+        marker = f"pte_encoder.{adapter_name}."
+        if marker in key:
+            return key.replace(marker, "pte_encoder.", 1)
+        return super()._remove_adapter_name_from_key(key, adapter_name)
+
+
+def register() -> None:
+    """Tell PEFT about the method `pte`. Safe to call again."""
+    if not hasattr(PeftType, "PTE"):
+        extend_enum(PeftType, "PTE", "PTE")
+        register_peft_method(name="pte", config_cls=PteConfig, model_cls=PteModel, prefix="lora_")
+
+
+def build_encoder(config: PteConfig, model_config: PretrainedConfig) -> nn.Module:
+    """The encoder plugin `config` names, built for the model's sizes. UsageError for an unknown name or option."""
+    spec = load_registry().encoder(config.encoder)
+    options = check_options("encoder.options", spec, config.encoder_options)
+    return spec.build(options, encoder_shape(model_config, config.r))  # type: ignore[return-value]
+
+
+def encoder_shape(config: PretrainedConfig, rank: int) -> EncoderShape:
+    """The sizes an encoder needs, from a model's configuration."""
+    text = config.get_text_config()
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return EncoderShape(text.num_hidden_layers, text.hidden_size, text.num_key_value_heads, head_dim, rank)
+
+
+def add_adapter(
+    model: PreTrainedModel,
+    *,
+    encoder: str,
+    encoder_options: dict[str, Any] | None = None,
+    rank: int = 32,
+    alpha: float | None = None,
+    target_modules: Sequence[str] = LINEARS,
+) -> PeftModel:
+    """A PEFT model whose only trainable parameters are the LoRA factors and the encoder. scale = alpha / rank."""
+    config = PteConfig(
+        task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=rank if alpha is None else alpha,
+        target_modules=list(target_modules),
+        encoder=encoder,
+        encoder_options=encoder_options or {},
+    )
+    return get_peft_model(model, config)
+
+
+@contextmanager
+def cores_set(model: PeftModel, cores: Sequence[Tensor | None]) -> Iterator[None]:
+    """Use these cores, one per layer, inside the block; plain LoRA again after it."""
+    holder: Cores = model.base_model.cores
+    holder.layers = list(cores)
+    try:
+        yield
+    finally:
+        holder.layers = [None] * len(holder.layers)
+
+
+def active_encoder(model: PeftModel) -> Any:
+    """The encoder of the active adapter."""
+    return model.base_model.pte_encoder[model.active_adapter]
+
+
+def _layers(model: nn.Module) -> int:
+    return model.config.get_text_config().num_hidden_layers
+
+
+register()

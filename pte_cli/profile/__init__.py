@@ -1,0 +1,1 @@
+"""Measuring what training costs."""

@@ -1,0 +1,183 @@
+"""The bounded KV cache: C slots per row, evicting is freeing slots, nothing is ever moved.
+
+Keys carry the RoPE rotation of their true position and attention does not care about the order of slots, so a
+new token goes into any free one. Which slots a query sees is read from the positions stored beside the keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from pte_cli.api import EvictionView
+
+EMPTY = -1
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """Sizes of a cache: L layers, Hkv KV heads of size D; one table of positions per layer / per head or shared."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    per_layer: bool = False
+    per_head: bool = False
+
+
+class BoundedCache(Cache):
+    """Keys and values of B rows in C slots each; a `transformers` cache that models use as any other.
+
+    keys, values: `[L, B, Hkv, C, D]`, allocated once.
+    positions: int64 `[1 or L, B, 1 or Hkv, C]`, the position of the token in each slot, -1 where it is free.
+
+    A forward pass is announced with its position ids: `begin_write` stores its tokens in free slots at once
+    (rollout), `begin_append` lets them stand after the cached ones, with gradients, until `commit` stores them
+    (replay). Position -1 marks padding: it is never stored and what it computes is never used.
+    """
+
+    def __init__(
+        self, shape: CacheShape, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(layers=[])
+        self.shape = shape
+        size = (shape.layers, batch, shape.kv_heads, capacity, shape.head_dim)
+        # Zeros, not empty: padding may attend to free slots, and what is there must be finite.
+        self.keys = torch.zeros(size, dtype=dtype, device=device)
+        self.values = torch.zeros(size, dtype=dtype, device=device)
+        tables = (shape.layers if shape.per_layer else 1, batch, shape.kv_heads if shape.per_head else 1, capacity)
+        self.positions = torch.full(tables, EMPTY, dtype=torch.int64, device=device)
+        self._queries = self._slots = self._visible = None
+        self._appended: list[tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.shape[3]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and positions."""
+        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.positions))
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens stored in the fullest row. Positions are always passed explicitly, so models don't rely on it."""
+        return int((self.positions != EMPTY).sum(-1).max())
+
+    # ---- a forward pass -------------------------------------------------------------------------------------
+
+    def begin_write(self, position_ids: Tensor) -> None:
+        """The next pass feeds one token per row `[B, 1]`, or fills empty rows with `[B, T]`, T <= C."""
+        tokens = position_ids.shape[1]
+        new = position_ids[None, :, None, :]
+        if tokens == 1:
+            slots = (self.positions == EMPTY).to(torch.uint8).argmax(-1, keepdim=True)
+            self.positions.scatter_(-1, slots, new.expand_as(slots))
+            self._slots = slots
+            stored = self.positions
+        else:
+            self.positions[..., :tokens] = new
+            self._slots = None
+            stored = self.positions[..., :tokens]
+        self._appended = None
+        self._see(position_ids, stored)
+
+    def begin_append(self, position_ids: Tensor) -> None:
+        """The next pass feeds `[B, T]` tokens that see the cached ones and, causally, each other."""
+        new = position_ids[None, :, None, :].expand(*self.positions.shape[:-1], -1)
+        self._appended = []
+        self._see(position_ids, torch.cat((self.positions, new), dim=-1))
+
+    def _see(self, queries: Tensor, stored: Tensor) -> None:
+        self._queries, self._stored = queries[None, :, None, :, None], stored.unsqueeze(-2)
+        # Padding (query -1) sees everything, so that its softmax has something to sum over.
+        self._visible = ((self._stored >= 0) & (self._stored <= self._queries)) | (self._queries < 0)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object):
+        """Called by the model's attention: keys and values `[B, Hkv, T, D]` in, those to attend to out."""
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        tokens = key_states.shape[2]
+        if self._appended is not None:
+            self._appended.append((key_states, value_states))
+            return torch.cat((keys, key_states), dim=2), torch.cat((values, value_states), dim=2)
+        if self._slots is None:
+            keys, values = keys[:, :, :tokens], values[:, :, :tokens]
+            keys.copy_(key_states)
+            values.copy_(value_states)
+            return keys, values
+        index = self._slots[layer_idx if self.shape.per_layer else 0].unsqueeze(-1).expand_as(key_states)
+        return keys.scatter_(2, index, key_states), values.scatter_(2, index, value_states)
+
+    def visible(self, layer_idx: int, window: int | None = None) -> Tensor:
+        """Which keys each query of this pass sees, bool `[B, 1 or Hkv, T, K]`; `window`: the layer's own limit."""
+        table = layer_idx if self.shape.per_layer else 0
+        seen = self._visible[table]
+        if window is not None:
+            near = self._queries[0] - self._stored[table] < window
+            seen = seen & (near | (self._queries[0] < 0))
+        return seen
+
+    @torch.no_grad()
+    def commit(self) -> None:
+        """Store the tokens of the last appended pass, detached, in free slots."""
+        new = self._queries[:, :, :, :, 0].expand(*self.positions.shape[:-1], -1)
+        # Free slots first, in a fixed order. Padding gets what is left and writes back what was there.
+        order = (self.positions != EMPTY).to(torch.uint8).argsort(dim=-1, stable=True)
+        slots = order[..., : new.shape[-1]]
+        real = new != EMPTY
+        self.positions.scatter_(-1, slots, torch.where(real, new, self.positions.gather(-1, slots)))
+        for layer, (keys, values) in enumerate(self._appended or ()):
+            table = layer if self.shape.per_layer else 0
+            index = slots[table].unsqueeze(-1).expand_as(keys)
+            mask = real[table].unsqueeze(-1)
+            for cached, fresh in ((self.keys[layer], keys), (self.values[layer], values)):
+                cached.scatter_(2, index, torch.where(mask, fresh, cached.gather(2, index)))
+        self._appended = None
+
+    # ---- eviction -------------------------------------------------------------------------------------------
+
+    def view(self, rows: Tensor, prompt_lengths: Tensor) -> EvictionView:
+        """What a policy sees of `rows` (int64 `[b]`)."""
+        return EvictionView(
+            positions=self.positions[:, rows],
+            prompt_lengths=prompt_lengths,
+            _keys=lambda: self.keys[:, rows],
+            _values=lambda: self.values[:, rows],
+        )
+
+    def gather(self, rows: Tensor, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values `[L, b, Hkv, n, D]` and positions of `slots` `[1 or L, b, 1 or Hkv, n]` of `rows`."""
+        device = self.keys.device
+        layers = torch.arange(self.shape.layers, device=device).view(-1, 1, 1, 1)
+        heads = torch.arange(self.shape.kv_heads, device=device).view(1, 1, -1, 1)
+        index = (layers, rows.view(1, -1, 1, 1), heads, slots)
+        return self.keys[index], self.values[index], self.positions[:, rows].gather(-1, slots)
+
+    def free(self, rows: Tensor, slots: Tensor, mask: Tensor) -> None:
+        """Free `slots` of `rows` where `mask` (bool `[b, n]`) says that the entry is real."""
+        positions = self.positions[:, rows]
+        kept = torch.where(mask[None, :, None, :], EMPTY, positions.gather(-1, slots))
+        self.positions[:, rows] = positions.scatter(-1, slots, kept)
+
+    def load_rows(self, rows: Tensor, other: BoundedCache) -> None:
+        """Put the rows of `other`, of the same or a smaller capacity, in the place of `rows`."""
+        slots = other.capacity
+        self.keys[:, rows, :, :slots] = other.keys
+        self.values[:, rows, :, :slots] = other.values
+        self.positions[:, rows] = EMPTY
+        self.positions[:, rows, :, :slots] = other.positions
+
+    def clear(self, rows: Tensor) -> None:
+        """Free every slot of `rows`."""
+        self.positions[:, rows] = EMPTY
+
+    def keep_first(self, batch: int) -> None:
+        """Go on with the first `batch` rows only; no copy."""
+        self.keys, self.values = self.keys[:, :batch], self.values[:, :batch]
+        self.positions = self.positions[:, :batch]

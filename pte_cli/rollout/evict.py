@@ -1,0 +1,54 @@
+"""One eviction, the same for rollout and replay: choose slots, read what leaves, free them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pte_cli.api import Evicted, EvictionPolicy
+from pte_cli.rollout.cache import EMPTY, BoundedCache
+
+
+def choose_slots(scores: Tensor, positions: Tensor, prompt_lengths: Tensor, most: int) -> Tensor:
+    """The slots of the `most` lowest-scored thinking tokens, lowest first, `[1 or L, b, 1 or Hkv, most]`.
+
+    The prompt and empty slots never leave. Of equal scores the older token goes first, wherever it is stored.
+    """
+    evictable = positions >= prompt_lengths[None, :, None, None]
+    ranked = scores.to(torch.float32).masked_fill(~evictable, float("inf"))
+    by_age = positions.argsort(dim=-1, stable=True)
+    by_score = ranked.gather(-1, by_age).argsort(dim=-1, stable=True)
+    return by_age.gather(-1, by_score)[..., :most]
+
+
+def find_slots(positions: Tensor, wanted: Tensor) -> Tensor:
+    """The slots that hold the `wanted` positions `[1 or L, b, 1 or Hkv, n]`; any slot for padding (-1)."""
+    return (positions.unsqueeze(-2) == wanted.unsqueeze(-1)).to(torch.uint8).argmax(-1)
+
+
+def evict(
+    cache: BoundedCache,
+    rows: Tensor,
+    prompt_lengths: Tensor,
+    counts: Tensor,
+    most: int,
+    *,
+    policy: EvictionPolicy | None = None,
+    recorded: Tensor | None = None,
+) -> Evicted:
+    """Free `counts[i]` tokens of each of `rows` and return what they were, keys still rotated.
+
+    rows, prompt_lengths, counts: int64 `[b]`; `most` is the largest count, known to the host.
+    The slots are those of `recorded` positions `[1 or L, b, 1 or Hkv, most]` (a replay, -1 is padding), else those
+    `policy` scores lowest.
+    """
+    mask = torch.arange(most, device=rows.device) < counts[:, None]
+    if recorded is not None:
+        slots = find_slots(cache.positions[:, rows], recorded)
+    else:
+        view = cache.view(rows, prompt_lengths)
+        slots = choose_slots(policy.score(view), view.positions, prompt_lengths, most)
+    keys, values, positions = cache.gather(rows, slots)
+    positions = positions.masked_fill(~mask[None, :, None, :], EMPTY)
+    cache.free(rows, slots, mask)
+    return Evicted(keys, values, positions, mask)

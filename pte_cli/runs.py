@@ -1,0 +1,112 @@
+"""A run's folder: what is in it, and writing it so that a crash leaves no half-written file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pte_cli.config import RunConfig, validate
+from pte_cli.errors import UsageError
+
+RECORDED = ("pte-cli", "torch", "transformers", "peft", "accelerate", "numpy", "safetensors")
+
+
+class RunDir:
+    """`config.json`, `env.json`, `metrics.jsonl`, `status.json` and `adapter/` of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> RunDir:
+        """A new run's folder, with its configuration and environment; UsageError when it can't be one."""
+        run = cls(path)
+        run.check_free()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            run.write_json("config.json", config.model_dump(mode="json"))
+            run.write_json("env.json", environment())
+        except OSError as error:
+            raise UsageError(f"--out {str(path)!r}: {error.strerror}; choose a folder that can be written") from None
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunDir:
+        """An existing run; UsageError when there is none."""
+        if not (path / "config.json").is_file():
+            raise UsageError(f"{str(path)!r} is not a run: it has no config.json")
+        return cls(path)
+
+    def check_free(self) -> None:
+        """UsageError when a run is already there, or the folder could not be written. Creates nothing."""
+        if (self.path / "config.json").exists():
+            raise UsageError(f"--out {str(self.path)!r}: holds a run already; choose another folder or delete it")
+        there = self.path
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir():
+            raise UsageError(f"--out {str(self.path)!r}: {str(there)!r} is a file, not a folder")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise UsageError(f"--out {str(self.path)!r}: {str(there)!r} is not writable; choose another folder")
+
+    def config(self) -> RunConfig:
+        """The settings the run was made with."""
+        try:
+            return validate(json.loads((self.path / "config.json").read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise UsageError(f"{str(self.path / 'config.json')!r}: {error}") from None
+
+    def status(self, state: str, **more: Any) -> None:
+        """Say where the run stands: running, finished, interrupted or failed."""
+        self.write_json("status.json", {"state": state, "time": _now(), **more})
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a file of this run whole or not at all."""
+        target = self.path / name
+        scratch = target.with_name(f".{name}.tmp")
+        scratch.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        scratch.replace(target)
+
+
+def default_out(config: RunConfig) -> Path:
+    """runs/TIME-ENCODER-POLICY-IDENTITY, new for every call in another second."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{stamp}-{config.encoder.name}-{config.evict.policy}-{config.identity()}"
+
+
+def environment() -> dict[str, Any]:
+    """What a reader needs to run it again: versions, machine, command line."""
+    return {
+        "time": _now(),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "packages": {name: _version(name) for name in RECORDED},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,1 @@
+"""Problems with answers that can be checked: the built-in procedural task."""

@@ -1,0 +1,58 @@
+"""Between a task's text and a model's token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from pte_cli.errors import UsageError
+from pte_cli.tasks.recall import WORDS, Problem
+
+
+@dataclass(frozen=True)
+class Worked:
+    """One worked example as token ids; `answer` is how many tokens at the completion's end are the answer."""
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    answer: int
+
+
+class Codec:
+    """Encodes problems and decodes completions. Any of `ends` ends a completion; worked ones end with the first."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int]) -> None:
+        self.tokenizer = tokenizer
+        self.ends = tuple(ends)
+        unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
+        missing = [word for word in WORDS if unknown in self._encode(word)]
+        if missing:
+            raise UsageError(f"model.name: its tokenizer has no token for {missing[0]!r}, which the task writes")
+
+    def prompt(self, problem: Problem) -> tuple[int, ...]:
+        """The prompt's ids, without special tokens."""
+        return self._encode(problem.prompt)
+
+    def worked(self, problem: Problem) -> Worked:
+        """The worked completion: thinking, answer, end token."""
+        thinking, answer = self._encode(problem.thinking), (*self._encode(problem.answer), self.ends[0])
+        return Worked(self.prompt(problem), thinking + answer, len(answer))
+
+    def text(self, completion: Sequence[int]) -> str:
+        """A completion as text, without end tokens."""
+        return self.tokenizer.decode([token for token in completion if token not in self.ends])
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every id that ends a completion: the tokenizer's end token and those of the model's generation settings."""
+    listed = model.generation_config.eos_token_id if model.generation_config is not None else None
+    more = [listed] if isinstance(listed, int) else list(listed or [])
+    found = dict.fromkeys(([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]) + more)
+    if not found:
+        raise UsageError("model.name: neither its tokenizer nor its generation settings name an end token")
+    return tuple(found)

@@ -1,0 +1,81 @@
+"""The built-in task: pair labels with values one by one while thinking, then report the pairs asked for.
+
+Prompt `? c a : a b c : 4 7 7 =`, thinking `a 4 b 7 c 7`, answer `! c 7 a 4`. The prompt lists labels and values
+apart from each other; which belongs to which is worked out entry by entry in the thinking. The window is too small
+for it, so by the time of the answer the early pairs have been evicted. Everything the model writes is determined
+by the prompt: there is nothing to game.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from dataclasses import dataclass
+
+LABELS = tuple(string.ascii_lowercase)
+VALUES = tuple(string.digits)
+ASK, LISTS, THINK, ANSWER = "?", ":", "=", "!"
+WORDS = (ASK, LISTS, THINK, ANSWER, *VALUES, *LABELS)
+"""The task's whole vocabulary; a tokenizer needs one token for each word."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem as text, words separated by blanks.
+
+    thinking + " " + answer is a worked completion, to which an end token is added.
+    """
+
+    prompt: str
+    thinking: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class RecallTask:
+    """entries: how many pairs there are, the difficulty. queries: how many of them the answer must report."""
+
+    entries: int = 12
+    queries: int = 3
+
+    def sample(self, rng: random.Random) -> Problem:
+        """A random problem: labels and their order, values, queries and their order."""
+        labels = rng.sample(LABELS, self.entries)
+        values = [rng.choice(VALUES) for _ in labels]
+        asked = rng.sample(range(self.entries), min(self.queries, self.entries))
+        return Problem(
+            prompt=" ".join([ASK, *(labels[i] for i in asked), LISTS, *labels, LISTS, *values, THINK]),
+            thinking=" ".join(word for pair in zip(labels, values, strict=True) for word in pair),
+            answer=" ".join([ANSWER, *(word for i in asked for word in (labels[i], values[i]))]),
+        )
+
+    def score(self, problem: Problem, completion: str) -> float:
+        """Share of the queries answered right, 0 to 1. 1 means that the answer is right.
+
+        The answer is what follows the last `!`; it must report the labels asked for, in order, and nothing else.
+        """
+        given = completion.split()
+        if ANSWER not in given:
+            return 0.0
+        given = given[len(given) - given[::-1].index(ANSWER) :]
+        wanted = problem.answer.split()[1:]
+        if len(given) != len(wanted):
+            return 0.0
+        pairs = range(0, len(wanted), 2)
+        return sum(given[i : i + 2] == wanted[i : i + 2] for i in pairs) / len(pairs)
+
+
+def prompt_words(entries: int, queries: int) -> int:
+    """Words of a prompt of this size."""
+    return 4 + queries + 2 * entries
+
+
+def held_out(task: RecallTask, count: int, seed: int) -> list[Problem]:
+    """The `count` evaluation problems of a seed. Training draws from other streams (`training_stream`)."""
+    rng = random.Random(f"recall/eval/{seed}")
+    return [task.sample(rng) for _ in range(count)]
+
+
+def training_stream(seed: int) -> random.Random:
+    """The random numbers training problems of this seed are drawn from."""
+    return random.Random(f"recall/train/{seed}")

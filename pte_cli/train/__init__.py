@@ -1,0 +1,1 @@
+"""Training: replaying traces with gradients, the losses, and the loop around them."""
