@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from pte_cli.model.adapter import add_adapter
+from pte_cli.model.adapter import LINEARS, add_adapter
 from pte_cli.registry import check_options, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
 
@@ -39,14 +39,14 @@ def policy(name: str):
 
 
 def adapted(
-    encoder: str = "pte", *, family: str = "qwen2", dtype=torch.float32, rank: int = 8, seed: int = 0, zero: bool = False, options=None, **sizes
+    encoder: str = "pte", *, family: str = "qwen2", dtype=torch.float32, rank: int = 8, seed: int = 0, zero: bool = False, options=None, target_modules=LINEARS, **sizes
 ) -> BoundedModel:
     """An adapted random model. Unless `zero`, LoRA's B is random too, so that adapter and core really act."""
     base = causal_lm(family, dtype=dtype, seed=seed, **sizes)
     if encoder == "pte":
         options = {"global_tokens": rank, **(options or {})}
     torch.manual_seed(seed + 1)
-    model = add_adapter(base, encoder=encoder, encoder_options=options or {}, rank=rank)
+    model = add_adapter(base, encoder=encoder, encoder_options=options or {}, rank=rank, target_modules=target_modules)
     for name, parameter in model.named_parameters():
         if "lora_B" in name and not zero:
             torch.nn.init.normal_(parameter, std=0.1)

@@ -270,6 +270,6 @@ class _Run:
             completion=tuple(self.buffers.tokens[slot, :length].tolist()),
             finish="stop" if stopped else "length",
             budget=self.engine.budget.tokens,
-            evictions=tuple(Eviction(step, count, positions.cpu().clone()) for step, count, positions in kept),
+            evictions=tuple(Eviction(step, count, gone.to("cpu", torch.int32)) for step, count, gone in kept),
             logprobs=self.buffers.logprobs[slot, :length].cpu().clone(),
         )

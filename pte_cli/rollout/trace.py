@@ -17,7 +17,7 @@ class Eviction:
 
     step: how many thinking tokens had been fed to the model before it.
     count: how many tokens left each layer and head.
-    positions: int64 `[1 or L, 1 or Hkv, count]` on the CPU; None where the replay shall ask the policy itself
+    positions: int32 `[1 or L, 1 or Hkv, count]` on the CPU; None where the replay shall ask the policy itself
         (worked examples, which no rollout has produced).
     """
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 Record = dict[str, Tensor]
 
-CPU_LIMIT = 16 * 2**20
+CPU_LIMIT = 2**20
 """Bytes kept in memory when the model itself lives there."""
 
 

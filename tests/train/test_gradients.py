@@ -1,0 +1,178 @@
+"""Gradients of the replay against autograd through one graph, written the slow and obvious way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import adapted, policy, prompts
+from transformers.cache_utils import Cache
+
+from pte_cli.api import Evicted
+from pte_cli.model.adapter import cores_set
+from pte_cli.rollout.engine import Budget, RolloutEngine
+from pte_cli.rollout.sampling import Sampling
+from pte_cli.train.replay import replay
+from pte_cli.train.tape import Tape
+
+BUDGET, TEMPERATURE = 20, 0.8
+
+
+class Concatenating(Cache):
+    """Keys and values of one row, grown by concatenation."""
+
+    def __init__(self, layers):
+        super().__init__(layers=[])
+        self.keys, self.values = [None] * layers, [None] * layers
+
+    def update(self, key_states, value_states, layer_idx, *_, **__):
+        if self.keys[layer_idx] is not None:
+            key_states = torch.cat([self.keys[layer_idx], key_states], 2)
+            value_states = torch.cat([self.values[layer_idx], value_states], 2)
+        self.keys[layer_idx], self.values[layer_idx] = key_states, value_states
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx=0):
+        return 0 if self.keys[0] is None else self.keys[0].shape[2]
+
+
+def unrotated(keys, positions, rotary):
+    """RoPE undone pair by pair: (a, b) = (a cos - b sin, b cos + a sin) solved for a and b."""
+    cos, sin = (x[0, :, : keys.shape[-1] // 2] for x in rotary(keys, positions[None]))
+    first, second = keys.chunk(2, -1)
+    return torch.cat([first * cos + second * sin, second * cos - first * sin], -1)
+
+
+def one_graph(model, trace, weights):
+    """Sum of weight * log p over one trace: rounds in order, K and V detached between them, states not."""
+    causal, encoder = model.causal, model.encoder
+    cache, start, held = Concatenating(model.layers), 0, []
+    state = encoder.init(1)
+    total, fed, prompt = 0.0, trace.fed, len(trace.prompt)
+    stops = [prompt + e.step for e in trace.evictions] + [len(fed)]
+    for j, stop in enumerate(stops):
+        if j:
+            gone = trace.evictions[j - 1].positions.flatten().tolist()
+            out = [held.index(p) for p in gone]
+            kept = [i for i in range(len(held)) if i not in out]
+            keys = torch.stack([k.detach()[:, :, out] for k in cache.keys])
+            values = torch.stack([v.detach()[:, :, out] for v in cache.values])
+            positions = torch.tensor(gone)
+            if not encoder.rotated_keys:
+                keys = unrotated(keys, positions, causal.model.rotary_emb)
+            evicted = Evicted(keys, values, positions.view(1, 1, 1, -1), torch.ones(1, len(gone), dtype=torch.bool))
+            state = encoder.absorb(state, evicted)
+            cache.keys = [k.detach()[:, :, kept] for k in cache.keys]
+            cache.values = [v.detach()[:, :, kept] for v in cache.values]
+            held = [held[i] for i in kept]
+        ids = torch.tensor([fed[start:stop]])
+        queries = torch.arange(start, stop)
+        held += queries.tolist()
+        mask = (torch.tensor(held)[None] <= queries[:, None])[None, None]
+        with cores_set(model.peft, model.cores(state)):
+            logits = causal(
+                ids, attention_mask=mask, position_ids=queries[None], cache=cache, use_cache=True
+            ).logits[0]
+        logprobs = (logits / TEMPERATURE).log_softmax(-1)
+        for i, position in enumerate(range(start, stop)):
+            token = position - prompt + 1
+            if token >= 0:
+                total = total + weights[token] * logprobs[i, trace.completion[token]]
+        start = stop
+    return total
+
+
+def gradients(model):
+    found = {}
+    for name, parameter in model.model.named_parameters():
+        if parameter.requires_grad:
+            found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+            parameter.grad = None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("encoder", "options"),
+    [
+        ("none", {}),
+        ("pte", {}),
+        ("pte", {"initial": "global", "normalize": "row"}),
+        ("pte", {"normalize": "none", "global_tokens": 5, "read": "value", "rotated_keys": True}),
+    ],
+    ids=str,
+)
+def test_truncated_gradients_equal_one_graph_with_the_same_detaches(encoder, options):
+    model = adapted(encoder, dtype=torch.float64, options=options)
+    sampling = Sampling(temperature=TEMPERATURE, max_new_tokens=40, end_ids=(1, 3))
+    traces = RolloutEngine(model, policy("sliding"), Budget(BUDGET, 0.25), sampling, batch=3).generate(
+        prompts([5, 9, 12, 3]), seed=8
+    )
+    assert len({len(trace.evictions) for trace in traces}) > 1
+    assert max(len(trace.evictions) for trace in traces) >= 6
+    weights = torch.randn(len(traces), 40, dtype=torch.float64)
+
+    sum(one_graph(model, trace, weights[i]) for i, trace in enumerate(traces)).backward()
+    expected = gradients(model)
+    replay(
+        model,
+        traces,
+        policy("sliding"),
+        temperature=TEMPERATURE,
+        loss=lambda scored: (scored.logprobs * weights[scored.rows, scored.tokens]).sum(),
+        chunk=16,
+    )
+    ours = gradients(model)
+    assert set(ours) == set(expected)
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 0, name
+        assert (ours[name] - gradient).abs().max() <= 1e-9 * max(1.0, gradient.abs().max().item()), name
+
+
+def test_encoder_gradient_equals_a_finite_difference_where_truncation_loses_nothing():
+    """One layer whose keys and values no core touches: the truncated gradient of the encoder is the true one.
+
+    The loss looks only at the tokens after the last eviction, so everything comes through the chain of states.
+    """
+    model = adapted("pte", dtype=torch.float64, layers=1, target_modules=("q_proj", "o_proj", "down_proj"))
+    in_double(model)
+    sampling = Sampling(max_new_tokens=40)
+    traces = RolloutEngine(model, policy("sliding"), Budget(20, 0.25), sampling).generate(prompts([5, 8]), seed=1)
+    assert min(len(trace.evictions) for trace in traces) > 5
+    last = max(trace.evictions[-1].step for trace in traces)
+
+    def late(scored):
+        return (scored.logprobs * (scored.tokens > last)).sum()
+
+    replay(model, traces, policy("sliding"), loss=late)
+    found = gradients(model)
+    for name, weight in model.encoder.named_parameters():
+        gradient = found[f"base_model.pte_encoder.default.{name}"].flatten()
+        for index in gradient.abs().topk(3).indices:
+            values = []
+            for step in (1e-5, -2e-5, 1e-5):
+                with torch.no_grad():
+                    weight.view(-1)[index] += step
+                    values.append(replay(model, traces, policy("sliding"))[:, last + 1 :].sum().item())
+            assert gradient[index].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5), name
+
+
+def in_double(model):
+    """The models normalise in float32 whatever their dtype, too coarse for differences of 1e-5."""
+    for module in model.causal.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = lambda x, m=module: m.weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+@pytest.mark.parametrize("limit", [0, 500, 10**9])
+def test_tape_gives_back_what_it_was_given_last_first(limit):
+    records = [
+        {"a": torch.randn(3, n + 1), "b": torch.randint(9, (n,)), "c": torch.rand(2) < 0.5, "d": torch.randn(4).bfloat16()}
+        for n in range(6)
+    ]
+    with Tape(torch.device("cpu"), limit) as tape:
+        for record in records:
+            tape.push(record)
+            assert tape.in_memory <= limit
+        for record in reversed(records):
+            popped = tape.pop()
+            assert all(torch.equal(popped[name], tensor) for name, tensor in record.items())
+        assert len(tape) == 0
