@@ -62,7 +62,9 @@ def batch_of(rng: random.Random, tokenizer: PreTrainedTokenizerFast, entries: in
 
 
 @torch.no_grad()
-def teacher_forced(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, entries: int, count: int = 256) -> float:
+def teacher_forced(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, entries: int, count: int = 256
+) -> float:
     """Share of held-out problems whose whole completion is the likeliest one, token by token."""
     problems = held_out(RecallTask(entries), count, seed=0)
     texts = [f"{p.prompt} {p.thinking} {p.answer} {END}" for p in problems]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
+from pte_cli.limits import MIN_WINDOW
 from pte_cli.registry import check_options, load_registry
 from pte_cli.tasks.recall import prompt_words
-
-from pte_cli.limits import MIN_WINDOW
 
 
 def check_config(config: RunConfig) -> None:

@@ -12,9 +12,14 @@ from pte_cli.rollout.bounded_model import BoundedModel
 VOCAB = 64
 
 
-def causal_lm(family: str = "qwen2", *, layers: int = 3, hidden: int = 32, dtype=torch.float32, seed: int = 0) -> PreTrainedModel:
+def causal_lm(
+    family: str = "qwen2", *, layers: int = 3, hidden: int = 32, dtype=torch.float32, seed: int = 0
+) -> PreTrainedModel:
     """A random causal LM with grouped queries, weights large enough that attention is not uniform."""
-    config_class, model_class = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[family]
+    config_class, model_class = {
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+        "llama": (LlamaConfig, LlamaForCausalLM),
+    }[family]
     config = config_class(
         vocab_size=VOCAB,
         hidden_size=hidden,
@@ -39,7 +44,16 @@ def policy(name: str):
 
 
 def adapted(
-    encoder: str = "pte", *, family: str = "qwen2", dtype=torch.float32, rank: int = 8, seed: int = 0, zero: bool = False, options=None, target_modules=LINEARS, **sizes
+    encoder: str = "pte",
+    *,
+    family: str = "qwen2",
+    dtype=torch.float32,
+    rank: int = 8,
+    seed: int = 0,
+    zero: bool = False,
+    options=None,
+    target_modules=LINEARS,
+    **sizes,
 ) -> BoundedModel:
     """An adapted random model. Unless `zero`, LoRA's B is random too, so that adapter and core really act."""
     base = causal_lm(family, dtype=dtype, seed=seed, **sizes)

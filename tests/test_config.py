@@ -13,7 +13,12 @@ from pte_cli.errors import UsageError
 def test_precedence(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("seed = 1\n[evict]\nbudget = 101\nfrac = 0.1\npolicy = 'full'\n[adapter]\nrank = 1\n")
-    env = {"PTE_EVICT__BUDGET": "102", "PTE_EVICT__FRAC": "0.2", "PTE_EVICT__POLICY": "sliding", "PTE_PLUGINS": "x"}
+    env = {
+        "PTE_EVICT__BUDGET": "102",
+        "PTE_EVICT__FRAC": "0.2",
+        "PTE_EVICT__POLICY": "sliding",
+        "PTE_PLUGINS": "x",
+    }
     flags = {"evict.budget": 103, "evict.frac": 0.3, "adapter.rank": None}
     config = load_config(file=file, env=env, flags=flags, sets=["evict.budget=104"])
     assert (config.seed, config.adapter.rank) == (1, 1)
@@ -77,4 +82,9 @@ def test_an_unknown_variable_is_named():
 
 def test_defaults_are_the_papers():
     config = RunConfig()
-    assert (config.evict.frac, config.adapter.rank, config.evict.policy, config.encoder.name) == (0.25, 32, "sliding", "pte")
+    assert (config.evict.frac, config.adapter.rank, config.evict.policy, config.encoder.name) == (
+        0.25,
+        32,
+        "sliding",
+        "pte",
+    )

@@ -44,10 +44,18 @@ def test_built_ins_arrive_through_entry_points():
     [
         ("import nothing_of_that_name", "ModuleNotFoundError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        (GOOD.format(name="x").replace('return [', 'raise RuntimeError("oops"); return ['), "RuntimeError: oops"),
+        (
+            GOOD.format(name="x").replace("return [", 'raise RuntimeError("oops"); return ['),
+            "RuntimeError: oops",
+        ),
         (GOOD.format(name="x").replace('"mine")', '"mine", api=7)'), "plugin API 7; this is API 1"),
         (GOOD.format(name="x").replace('"mine")', '"mine", options=int)'), "not a pydantic model"),
-        (GOOD.format(name="x").replace("EvictionSpec('x'", "dict(a='x'").replace(', "test", lambda options: "mine"', ""), "dict"),
+        (
+            GOOD.format(name="x")
+            .replace("EvictionSpec('x'", "dict(a='x'")
+            .replace(', "test", lambda options: "mine"', ""),
+            "dict",
+        ),
         (GOOD.format(name="x").replace("def pte_eviction_policies", "def pte_evictions"), "unknown hook"),
     ],
 )
@@ -60,7 +68,10 @@ def test_a_broken_plugin_is_an_error_and_no_more(plugin, source, reason):
 
 
 def test_two_plugins_of_one_name_must_be_told_apart(plugin):
-    entries = [plugin("one", GOOD.format(name="keep"), "dist-a"), plugin("two", GOOD.format(name="keep"), "dist-b")]
+    entries = [
+        plugin("one", GOOD.format(name="keep"), "dist-a"),
+        plugin("two", GOOD.format(name="keep"), "dist-b"),
+    ]
     registry = build_registry(entries)
     with pytest.raises(UsageError, match=r"dist-a:keep or dist-b:keep"):
         registry.eviction("keep")
@@ -77,7 +88,9 @@ def test_unknown_names_and_options_get_a_hint():
     with pytest.raises(UsageError, match=r"encoder.name = 'ptee': .*did you mean 'pte'"):
         load_registry().encoder("ptee")
     spec = load_registry().encoder("pte")
-    with pytest.raises(UsageError, match=r"encoder.options.normalise = 'row': unknown option; did you mean 'normalize'"):
+    with pytest.raises(
+        UsageError, match=r"encoder.options.normalise = 'row': unknown option; did you mean 'normalize'"
+    ):
         check_options("encoder.options", spec, {"normalise": "row"})
     with pytest.raises(UsageError, match=r"encoder.options.global_tokens = 0: "):
         check_options("encoder.options", spec, {"global_tokens": 0})

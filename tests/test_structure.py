@@ -9,7 +9,20 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pte_cli"
-ORDER = ["errors", "limits", "api", "config", "registry", "tasks", "model", "rollout", "train", "eval", "profile", "cli"]
+ORDER = [
+    "errors",
+    "limits",
+    "api",
+    "config",
+    "registry",
+    "tasks",
+    "model",
+    "rollout",
+    "train",
+    "eval",
+    "profile",
+    "cli",
+]
 """Top to bottom: a package may import those before it, never those after it."""
 AT_THE_SIDE = {"runs": "config", "checks": "tasks", "__main__": "cli"}
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -33,7 +34,8 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Options before the command."""
@@ -41,9 +43,9 @@ def root(
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    # Warnings of libraries about their own deprecations are not the user's business.
+    # What libraries say about their own deprecations is not the user's business.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
     try:
         app()
     except PteError as error:

@@ -38,9 +38,7 @@ def evaluate(
     entries: Entries = None,
     problems: Problems = None,
     device: Device = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Which held-out problems. [0]", rich_help_panel=OUTPUT)
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Which held-out problems. [0]", rich_help_panel=OUTPUT)] = None,
     file: File = None,
     sets: Sets = None,
     json: Json = False,
@@ -62,7 +60,9 @@ def evaluate(
         saved = RunDir.open(run)
         trained = saved.config().encoder.name
         if encoder not in (None, trained):
-            raise UsageError(f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out")
+            raise UsageError(
+                f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out"
+            )
         if not (saved.adapter / "adapter_config.json").is_file():
             raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
         file = file or saved.path / "config.json"

@@ -15,7 +15,10 @@ TASK = "Task and model"
 OUTPUT = "Output"
 
 Evict = Annotated[str | None, typer.Option("--evict", help="Eviction policy: full, sliding.", rich_help_panel=METHOD)]
-Encoder = Annotated[str | None, typer.Option("--encoder", help="What becomes of evicted tokens: pte, none.", rich_help_panel=METHOD)]
+Encoder = Annotated[
+    str | None,
+    typer.Option("--encoder", help="What becomes of evicted tokens: pte, none.", rich_help_panel=METHOD),
+]
 BudgetTokens = Annotated[
     int | None,
     typer.Option("--budget", help="Cached tokens per layer and head, prompt included. [48]", rich_help_panel=METHOD),
@@ -33,23 +36,30 @@ Entries = Annotated[
     typer.Option("--entries", help="Pairs per problem, the difficulty. [12]", rich_help_panel=TASK),
 ]
 Problems = Annotated[
-    int | None, typer.Option("--problems", help="Held-out problems to measure on. [256]", rich_help_panel=TASK)
+    int | None,
+    typer.Option("--problems", help="Held-out problems to measure on. [256]", rich_help_panel=TASK),
 ]
 Device = Annotated[
     str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps. [auto]", rich_help_panel=TASK)
 ]
 File = Annotated[
-    Path | None, typer.Option("--config", help="Settings from a TOML file or a run's config.json.", rich_help_panel=OUTPUT)
+    Path | None,
+    typer.Option("--config", help="Settings from a TOML file or a run's config.json.", rich_help_panel=OUTPUT),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. adapter.rank=16. Repeatable.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting, e.g. adapter.rank=16. Repeatable.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
 def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) -> RunConfig:
-    """Flags by dotted key (None: not given) over file and environment, checked as far as is possible without a model."""
+    """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
     config = load_config(file=file, flags=flags, sets=sets or [])
     check_config(config)
     return config

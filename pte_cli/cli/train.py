@@ -35,9 +35,7 @@ def train(
     frac: Frac = None,
     budget: BudgetTokens = None,
     rank: Annotated[int | None, typer.Option(help="LoRA rank. [32]", rich_help_panel="Method")] = None,
-    objective: Annotated[
-        str | None, typer.Option(help="sft, grpo or sft+grpo.", rich_help_panel=OPTIMISATION)
-    ] = None,
+    objective: Annotated[str | None, typer.Option(help="sft, grpo or sft+grpo.", rich_help_panel=OPTIMISATION)] = None,
     sft_steps: Annotated[
         int | None, typer.Option(help="Steps on worked examples.", rich_help_panel=OPTIMISATION)
     ] = None,
@@ -48,20 +46,20 @@ def train(
         int | None, typer.Option(help="Completions per problem. [8]", rich_help_panel=OPTIMISATION)
     ] = None,
     beta: Annotated[
-        float | None, typer.Option(help="Weight of the KL to the base model. [0]", rich_help_panel=OPTIMISATION)
+        float | None,
+        typer.Option(help="Weight of the KL to the base model. [0]", rich_help_panel=OPTIMISATION),
     ] = None,
     model: Model = None,
     entries: Entries = None,
     problems: Problems = None,
     device: Device = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random. [0]", rich_help_panel=OUTPUT)] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run's folder. [runs/TIME-...]", rich_help_panel=OUTPUT)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. [runs/TIME-...]", rich_help_panel=OUTPUT)] = None,
     file: File = None,
     sets: Sets = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and show the settings, train nothing.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option("--dry-run", help="Check and show the settings, train nothing.", rich_help_panel=OUTPUT),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -103,7 +101,10 @@ def train(
         return
     ui.out().print(ui.accuracy_table(describe(config), {"before": result["before"], "after": result["after"]}))
     minutes = result["seconds"]["training"] / 60
-    ui.out().print(f"\ntrained {result['steps']} steps in {minutes:.1f} minutes; adapter in {run.adapter}", soft_wrap=True)
+    ui.out().print(
+        f"\ntrained {result['steps']} steps in {minutes:.1f} minutes; adapter in {run.adapter}",
+        soft_wrap=True,
+    )
     console.print(f"next: pte eval {path}", soft_wrap=True)
 
 
@@ -115,7 +116,11 @@ def describe(config: RunConfig) -> str:
 
 def show_plan(config: RunConfig, path: Path, json: bool) -> None:
     """The resolved settings, and where the run would go."""
-    document: dict[str, Any] = {"run": str(path), "identity": config.identity(), "config": config.model_dump(mode="json")}
+    document: dict[str, Any] = {
+        "run": str(path),
+        "identity": config.identity(),
+        "config": config.model_dump(mode="json"),
+    }
     if json:
         ui.print_json(document)
         return

@@ -9,10 +9,22 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
-SHOWN = {"loss": "loss {:.3f}", "reward": "reward {:.2f}", "accuracy": "right {:.0%}", "gap/max": "gap {:.0e}"}
+SHOWN = {
+    "loss": "loss {:.3f}",
+    "reward": "reward {:.2f}",
+    "accuracy": "right {:.0%}",
+    "gap/max": "gap {:.0e}",
+}
 QUIET_SECONDS = 5.0
 
 
@@ -53,7 +65,9 @@ class StepProgress:
             self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bar is not None:
             self.bar.stop()
 

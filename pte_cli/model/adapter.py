@@ -57,7 +57,10 @@ class PteLinear(LoraLinear):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """x `[batch, tokens, in]` to `[batch, tokens, out]`, in the dtype of the base layer's output."""
+        core = self.cores.layers[self.layer]
         if self.disable_adapters or self.merged or len(self.active_adapters) != 1:
+            if core is not None and not self.disable_adapters:
+                raise ValueError("an encoder's core needs exactly one active, unmerged adapter")
             return super().forward(x, *args, **kwargs)
         name = self.active_adapters[0]
         if name not in self.lora_A:
@@ -65,7 +68,6 @@ class PteLinear(LoraLinear):
         down, up = self.lora_A[name].weight, self.lora_B[name].weight
         result = self.base_layer(x, *args, **kwargs)
         low = F.linear(self.lora_dropout[name](x.to(down.dtype)), down)
-        core = self.cores.layers[self.layer]
         if core is not None:
             low = torch.baddbmm(low, low, core.mT.to(low.dtype))
         return result + F.linear(low * self.scaling[name], up).to(result.dtype)
@@ -93,9 +95,16 @@ class PteModel(LoraModel):
             raise UsageError(
                 f"adapter.target_modules: {kwargs.get('target_name')!r} is not a linear layer of a decoder layer"
             )
-        return PteLinear(
-            target, adapter_name, cores=self.cores, layer=int(match[1]), config=lora_config, **kwargs
-        )
+        return PteLinear(target, adapter_name, cores=self.cores, layer=int(match[1]), config=lora_config, **kwargs)
+
+    def _check_merge_allowed(self) -> None:
+        super()._check_merge_allowed()
+        for name, config in self.peft_config.items():
+            if config.encoder != "none":
+                raise ValueError(
+                    f"adapter {name!r} can't be merged: with encoder {config.encoder!r} its weights depend on what was "
+                    "evicted, for each sequence anew"
+                )
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:

@@ -38,7 +38,10 @@ def bounded_attention(
     seen = bounded_cache.visible(module.layer_idx, sliding_window)
     if tokens == 1:
         scores = torch.matmul(grouped * scaling, key.mT).masked_fill(~seen, float("-inf"))
-        out = torch.matmul(torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype), value)
+        out = torch.matmul(
+            torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype),
+            value,
+        )
     else:
         mask = seen.unsqueeze(2).expand(-1, -1, heads // kv_heads, -1, -1).flatten(2, 3)
         out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)

@@ -48,7 +48,12 @@ class BoundedCache(Cache):
         # Zeros, not empty: padding may attend to free slots, and what is there must be finite.
         self.keys = torch.zeros(size, dtype=dtype, device=device)
         self.values = torch.zeros(size, dtype=dtype, device=device)
-        tables = (shape.layers if shape.per_layer else 1, batch, shape.kv_heads if shape.per_head else 1, capacity)
+        tables = (
+            shape.layers if shape.per_layer else 1,
+            batch,
+            shape.kv_heads if shape.per_head else 1,
+            capacity,
+        )
         self.positions = torch.full(tables, EMPTY, dtype=torch.int64, device=device)
         self._queries = self._slots = self._visible = None
         self._appended: list[tuple[Tensor, Tensor]] | None = None

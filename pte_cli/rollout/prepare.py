@@ -44,7 +44,9 @@ def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
             alpha=config.adapter.alpha,
             target_modules=config.adapter.target_modules,
         )
-    return Prepared(BoundedModel(model), build_policy(config), RecallTask(config.task.entries, config.task.queries), codec)
+    return Prepared(
+        BoundedModel(model), build_policy(config), RecallTask(config.task.entries, config.task.queries), codec
+    )
 
 
 def build_policy(config: RunConfig) -> EvictionPolicy:

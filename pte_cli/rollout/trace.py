@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from pte_cli.errors import UsageError
-
 from pte_cli.limits import MIN_WINDOW
 
 
@@ -76,9 +75,7 @@ def eviction_schedule(
     return tuple(Eviction(step, count) for step in range(room, completion_length - 1, count))
 
 
-def worked_trace(
-    prompt: tuple[int, ...], completion: tuple[int, ...], budget: int | None, frac: float
-) -> Trace:
+def worked_trace(prompt: tuple[int, ...], completion: tuple[int, ...], budget: int | None, frac: float) -> Trace:
     """A trace for a given completion: the schedule a rollout would have had; the policy picks at replay."""
     evictions = eviction_schedule(len(prompt), len(completion), budget, frac)
     return Trace(prompt, completion, budget=budget, evictions=evictions)

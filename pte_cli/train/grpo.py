@@ -22,7 +22,11 @@ def group_advantages(rewards: Tensor, scale: bool = True) -> Tensor:
 
 
 def clipped_surrogate(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float, epsilon_high: float | None = None
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    epsilon: float,
+    epsilon_high: float | None = None,
 ) -> Tensor:
     """PPO's clipped loss per token, to be minimised: -min(ratio * A, clip(ratio, 1 - eps, 1 + eps_high) * A).
 

@@ -13,7 +13,12 @@ CHUNK = 1024
 
 
 def token_log_probs(
-    hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, vocab: int | None, chunk: int = CHUNK
+    hidden: Tensor,
+    head: nn.Module,
+    targets: Tensor,
+    temperature: float,
+    vocab: int | None,
+    chunk: int = CHUNK,
 ) -> Tensor:
     """log p(targets) `[N]` from hidden states `[N, H]`; with gradients, a chunk's logits are made again for them."""
 

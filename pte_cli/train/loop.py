@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,10 +71,8 @@ class Trainer:
             ratio = self.config.train.encoder_lr_ratio
             groups = [{"params": self.lora, "lr": rate}, {"params": self.encoder, "lr": rate * ratio}]
             optimizer = torch.optim.AdamW([g for g in groups if g["params"]], weight_decay=0.0)
-            warmup = self.config.train.warmup
-            schedule = torch.optim.lr_scheduler.LambdaLR(
-                optimizer, lambda done, steps=steps: min(1.0, (done + 1) / (warmup + 1)) * (1 - done / max(steps, 1))
-            )
+            shape = partial(linear_schedule, steps=steps, warmup=self.config.train.warmup)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, shape)
             for _ in range(steps):
                 self.step += 1
                 self.seconds = {}
@@ -210,6 +209,11 @@ def sampling_of(config: RunConfig, codec: Codec, temperature: float | None = Non
         end_ids=codec.ends,
         vocab=len(codec.tokenizer),
     )
+
+
+def linear_schedule(done: int, steps: int, warmup: int) -> float:
+    """Learning rate after `done` of `steps`, as a share of its peak: linear warm-up, then linearly towards 0."""
+    return min(1.0, (done + 1) / (warmup + 1)) * (1 - done / max(steps, 1))
 
 
 def rollout_seed(seed: int, step: int) -> int:

@@ -53,7 +53,7 @@ class Tape:
             self._records.append(host)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="pte-tape-")
+            self._file = tempfile.TemporaryFile(prefix="pte-tape-")  # noqa: SIM115 (closed by __exit__)
         self._file.seek(0, 2)
         layout = []
         for name, tensor in host.items():

@@ -66,7 +66,9 @@ def test_only_adapter_and_encoder_train():
 @pytest.mark.parametrize("options", [{}, {"initial": "global", "global_tokens": 5}], ids=str)
 def test_save_and_load_give_the_same_log_probabilities_under_the_same_trace(tmp_path, options):
     model = adapted("pte", options=options)
-    traces = RolloutEngine(model, policy("sliding"), Budget(20, 0.25), Sampling(max_new_tokens=30)).generate(prompts([5, 9]))
+    traces = RolloutEngine(model, policy("sliding"), Budget(20, 0.25), Sampling(max_new_tokens=30)).generate(
+        prompts([5, 9])
+    )
     model.model.save_pretrained(tmp_path)
     loaded = PeftModel.from_pretrained(causal_lm(), tmp_path)
     assert isinstance(loaded.peft_config["default"], PteConfig)
@@ -101,3 +103,21 @@ def test_a_zero_adapter_changes_nothing():
 def test_what_is_no_linear_of_a_decoder_layer_is_refused():
     with pytest.raises(UsageError, match="lm_head"):
         add_adapter(causal_lm(), encoder="none", rank=4, target_modules=("lm_head",))
+
+
+def test_what_depends_on_evictions_can_not_be_merged_plain_lora_can():
+    with pytest.raises(ValueError, match="encoder 'pte' its weights depend on what was evicted"):
+        adapted("pte").model.merge_and_unload()
+    ids = torch.tensor(prompts([9]))
+    model = adapted("none", dtype=torch.float64).model
+    expected = model(ids).logits
+    assert torch.allclose(model.merge_and_unload()(ids).logits, expected, atol=1e-6)
+
+
+def test_a_second_active_adapter_and_a_core_do_not_go_together():
+    model = adapted("pte")
+    layer = model.causal.model.layers[0].mlp.up_proj
+    model.model.add_adapter("other", model.model.peft_config["default"])
+    model.model.base_model.set_adapter(["default", "other"])
+    with cores_set(model.peft, [torch.zeros(1, 8, 8), None, None]), pytest.raises(ValueError, match="exactly one active"):
+        layer(torch.zeros(1, 2, 32))

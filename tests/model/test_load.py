@@ -32,7 +32,10 @@ def test_dtype_follows_the_setting():
     ("prepare", "message"),
     [
         (lambda folder: None, "neither 'tiny' nor a folder"),
-        (lambda folder: (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"})), "'gpt2' is not supported"),
+        (
+            lambda folder: (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"})),
+            "'gpt2' is not supported",
+        ),
         (lambda folder: causal_lm().config.save_pretrained(folder), "no .*safetensors"),
     ],
 )

@@ -58,7 +58,9 @@ def test_gap_over_no_to_twenty_evictions(family, encoder, dtype, bound):
     assert largest_gap(model, policy("sliding"), traces) <= bound
 
 
-@pytest.mark.parametrize("rule", [ByHead(), ByLayer(), policy("full"), policy("sliding")], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize(
+    "rule", [ByHead(), ByLayer(), policy("full"), policy("sliding")], ids=lambda r: type(r).__name__
+)
 @pytest.mark.parametrize("frac", [0.05, 0.5, 1.0])
 def test_gap_for_every_granularity_and_share(rule, frac):
     model = adapted("pte", dtype=torch.float64)

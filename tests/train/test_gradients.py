@@ -69,9 +69,7 @@ def one_graph(model, trace, weights):
         held += queries.tolist()
         mask = (torch.tensor(held)[None] <= queries[:, None])[None, None]
         with cores_set(model.peft, model.cores(state)):
-            logits = causal(
-                ids, attention_mask=mask, position_ids=queries[None], cache=cache, use_cache=True
-            ).logits[0]
+            logits = causal(ids, attention_mask=mask, position_ids=queries[None], cache=cache, use_cache=True).logits[0]
         logprobs = (logits / TEMPERATURE).log_softmax(-1)
         for i, position in enumerate(range(start, stop)):
             token = position - prompt + 1
@@ -165,7 +163,12 @@ def in_double(model):
 @pytest.mark.parametrize("limit", [0, 500, 10**9])
 def test_tape_gives_back_what_it_was_given_last_first(limit):
     records = [
-        {"a": torch.randn(3, n + 1), "b": torch.randint(9, (n,)), "c": torch.rand(2) < 0.5, "d": torch.randn(4).bfloat16()}
+        {
+            "a": torch.randn(3, n + 1),
+            "b": torch.randint(9, (n,)),
+            "c": torch.rand(2) < 0.5,
+            "d": torch.randn(4).bfloat16(),
+        }
         for n in range(6)
     ]
     with Tape(torch.device("cpu"), limit) as tape:

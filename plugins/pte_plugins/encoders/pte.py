@@ -17,13 +17,15 @@ class PteOptions(BaseModel):
 
     global_tokens: int = Field(32, ge=1, description="g: learnable global tokens, the rows of S")
     normalize: Literal["frobenius", "row", "none"] = Field(
-        "frobenius", description="norm of S after each eviction: whole matrix to sqrt(r), each row to 1, or as is"
+        "frobenius",
+        description="norm of S after each eviction: whole matrix to sqrt(r), each row to 1, or as is",
     )
     initial: Literal["identity", "global"] = Field(
         "identity", description="before the first eviction: plain LoRA, or the state of the global tokens"
     )
     read: Literal["key", "value"] = Field(
-        "key", description="side of S that meets the low-rank input: its rows (g, keys) or its columns (values)"
+        "key",
+        description="side of S that meets the low-rank input: its rows (g, keys) or its columns (values)",
     )
     rotated_keys: bool = Field(False, description="encode keys with their RoPE rotation instead of without")
 

@@ -1,0 +1,111 @@
+"""Training and evaluation through the command line, on the built-in model, small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from safetensors.torch import load_file
+
+SMALL = [
+    "--sft-steps",
+    "2",
+    "--grpo-steps",
+    "2",
+    "--problems",
+    "16",
+    "--set",
+    "sft.batch=8",
+    "--set",
+    "grpo.prompts=2",
+]
+
+
+def pte(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "pte_cli", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two SFT and two GRPO steps, and what the command printed as JSON."""
+    folder = tmp_path_factory.mktemp("runs")
+    done = pte("train", "--encoder", "pte", "--evict", "sliding", "--frac", "0.25", "--beta", "0.04", *SMALL, "--json",
+               "--out", "run", cwd=folder)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "run", json.loads(done.stdout), done.stderr
+
+
+def test_a_run_holds_what_it_should(trained):
+    run, printed, stderr = trained
+    assert {p.name for p in run.iterdir()} == {
+        "config.json",
+        "env.json",
+        "metrics.jsonl",
+        "status.json",
+        "adapter",
+    }
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["step"]) == ("finished", 4)
+    assert status["result"] == printed
+    env = json.loads((run / "env.json").read_text())
+    assert env["packages"]["torch"]
+    assert json.loads((run / "config.json").read_text())["evict"]["frac"] == 0.25
+    adapter = json.loads((run / "adapter" / "adapter_config.json").read_text())
+    assert (adapter["peft_type"], adapter["encoder"], adapter["r"]) == ("PTE", "pte", 32)
+    assert "grpo 4/4" in stderr
+
+
+def test_metrics_of_every_step(trained):
+    run = trained[0]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["phase"]) for line in lines] == [
+        (1, "sft"),
+        (2, "sft"),
+        (3, "grpo"),
+        (4, "grpo"),
+    ]
+    for line in lines[2:]:
+        assert line["gap/max"] <= 1e-5
+        assert line["clip_ratio"] == 0
+        assert 0 <= line["reward"] <= 1
+        assert line["evictions"] > 3
+        assert line["kl"] >= 0
+    assert all(line["grad_norm"] >= 0 and line["loss"] == line["loss"] for line in lines)
+
+
+def test_every_trainable_tensor_moved(trained):
+    weights = load_file(trained[0] / "adapter" / "adapter_model.safetensors")
+    assert len(weights) == 4 * 7 * 2 + 4
+    assert all(tensor.abs().max() > 0 for tensor in weights.values())
+
+
+def test_eval_of_a_run_repeats_what_training_measured(trained):
+    run, printed, _ = trained
+    done = pte("eval", str(run), "--json", cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    for name in ("accuracy", "queries", "n", "evictions", "mean_length"):
+        assert result[name] == printed["after"][name]
+    assert result["evict"] == {"policy": "sliding", "budget": 48, "frac": 0.25, "options": {}}
+
+
+def test_eval_at_another_budget_and_policy(trained):
+    run = trained[0]
+    full = json.loads(pte("eval", str(run), "--evict", "full", "--json", cwd=run.parent).stdout)
+    assert full["evictions"] == 0
+    assert full["accuracy"] > 0.9
+    table = pte("eval", str(run), "--budget", "60", "--problems", "8", cwd=run.parent).stdout
+    assert "budget 60" in table
+    assert "accuracy (95 % interval)" in table
+
+
+def test_same_seed_same_adapter(trained):
+    run = trained[0]
+    done = pte("train", "--config", str(run / "config.json"), "--out", "again", "--json", cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    first, second = (load_file(r / "adapter" / "adapter_model.safetensors") for r in (run, run.parent / "again"))
+    assert all(first[name].equal(second[name]) for name in first)

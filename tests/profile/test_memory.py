@@ -1,0 +1,44 @@
+"""Memory of a training step does not grow with the length of the completions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import adapted, policy
+
+from pte_cli.profile.live import LiveBytes
+from pte_cli.profile.step import train_step_peak
+from pte_cli.rollout.engine import Budget
+
+
+def peak(tokens, evict="sliding"):
+    """Of the built-in model's sizes."""
+    model = adapted("pte", layers=4, hidden=128, rank=32)
+    return train_step_peak(model, policy(evict), Budget(80, 0.25), rows=8, prompt=16, tokens=tokens)["update"]
+
+
+def test_live_bytes_by_hand():
+    with LiveBytes() as live:
+        a = torch.zeros(1000)
+        b = a.view(10, 100) + 1
+        assert live.current == live.peak == 8000
+        del a
+        assert live.current == 4000
+        c = torch.zeros(250, dtype=torch.float64)
+        assert (live.current, live.peak) == (6000, 8000)
+        del b, c
+    assert live.current == 0
+
+
+def test_four_times_the_tokens_cost_the_same():
+    short, long = peak(200), peak(800)
+    assert long <= 1.05 * short
+
+
+def test_the_measure_sees_a_cache_that_grows():
+    assert peak(400, evict="full") > 1.5 * peak(200, evict="full")
+
+
+@pytest.mark.slow
+def test_4096_tokens_cost_what_512_cost():
+    assert peak(4096) <= 1.05 * peak(512)
