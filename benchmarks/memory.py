@@ -24,7 +24,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    print(f"one training step, {args.rows} rows, prompt {args.prompt}, budget {args.budget}; peak bytes of live tensors")
+    print(
+        f"one training step, {args.rows} rows, prompt {args.prompt}, budget {args.budget}; peak bytes of live tensors"
+    )
     print(f"{'encoder':8} {'policy':8} {'tokens':>6} {'rollout':>12} {'whole step':>12} {'ratio to first':>14}")
     for encoder, policy in (("pte", "sliding"), ("none", "sliding"), ("none", "full")):
         first = None

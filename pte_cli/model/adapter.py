@@ -70,7 +70,8 @@ class PteLinear(LoraLinear):
         low = F.linear(self.lora_dropout[name](x.to(down.dtype)), down)
         if core is not None:
             low = torch.baddbmm(low, low, core.mT.to(low.dtype))
-        return result + F.linear(low * self.scaling[name], up).to(result.dtype)
+        scale = self.scaling[name]
+        return result + F.linear(low if scale == 1 else low * scale, up).to(result.dtype)
 
 
 class PteModel(LoraModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
@@ -20,6 +22,7 @@ BUILT_IN = "tiny"
 TINY = Path(__file__).parent.parent / "assets" / "tiny"
 FAMILIES = ("llama", "qwen2")
 """Model types whose gap between rollout and replay is tested."""
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def load_model(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -40,7 +43,18 @@ def load_model(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, Pre
         folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
     )
     model.requires_grad_(False)
-    return model.to(target).eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return model.to(target).eval(), load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The folder's tokenizer. One that says it is generic is taken at its word.
+
+    AutoTokenizer would rebuild it as the model family's own kind, with that kind's pre-tokenizer and decoder.
+    """
+    settings = folder / "tokenizer_config.json"
+    stated = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class") if settings.is_file() else None
+    kind = PreTrainedTokenizerFast if stated in GENERIC else AutoTokenizer
+    return kind.from_pretrained(folder, local_files_only=True)
 
 
 def choose_device(device: str) -> torch.device:

@@ -13,6 +13,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from pte_cli.rollout.cache import BoundedCache
 
 NAME = "pte_bounded"
+EXPLICIT = 2**24
+"""Up to this many attention weights (64 MiB in float32) are written out; beyond, the fused kernel takes over."""
 
 
 def bounded_attention(
@@ -34,17 +36,18 @@ def bounded_attention(
     """
     rows, heads, tokens, size = query.shape
     kv_heads = key.shape[1]
-    grouped = query.reshape(rows, kv_heads, heads // kv_heads * tokens, size)
+    group = heads // kv_heads
+    queries = query.reshape(rows, kv_heads, group * tokens, size)
     seen = bounded_cache.visible(module.layer_idx, sliding_window)
-    if tokens == 1:
-        scores = torch.matmul(grouped * scaling, key.mT).masked_fill(~seen, float("-inf"))
-        out = torch.matmul(
-            torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype),
-            value,
-        )
+    if tokens > 1:
+        seen = seen.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(2, 3)
+    if rows * heads * tokens * key.shape[2] <= EXPLICIT:
+        # The same operators for one token and for many: rounding differs least between rollout and replay.
+        scores = torch.matmul(queries * scaling, key.mT).masked_fill(~seen, float("-inf"))
+        precise = torch.promote_types(scores.dtype, torch.float32)
+        out = torch.matmul(torch.softmax(scores, dim=-1, dtype=precise).to(value.dtype), value)
     else:
-        mask = seen.unsqueeze(2).expand(-1, -1, heads // kv_heads, -1, -1).flatten(2, 3)
-        out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
+        out = F.scaled_dot_product_attention(queries, key, value, attn_mask=seen, scale=scaling)
     return out.reshape(rows, heads, tokens, size).transpose(1, 2), None
 
 

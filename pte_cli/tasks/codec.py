@@ -42,7 +42,8 @@ class Codec:
 
     def text(self, completion: Sequence[int]) -> str:
         """A completion as text, without end tokens."""
-        return self.tokenizer.decode([token for token in completion if token not in self.ends])
+        kept = [token for token in completion if token not in self.ends]
+        return self.tokenizer.decode(kept, clean_up_tokenization_spaces=False)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

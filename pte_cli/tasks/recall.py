@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LABELS = tuple(string.ascii_lowercase)
@@ -42,12 +43,7 @@ class RecallTask:
         """A random problem: labels and their order, values, queries and their order."""
         labels = rng.sample(LABELS, self.entries)
         values = [rng.choice(VALUES) for _ in labels]
-        asked = rng.sample(range(self.entries), min(self.queries, self.entries))
-        return Problem(
-            prompt=" ".join([ASK, *(labels[i] for i in asked), LISTS, *labels, LISTS, *values, THINK]),
-            thinking=" ".join(word for pair in zip(labels, values, strict=True) for word in pair),
-            answer=" ".join([ANSWER, *(word for i in asked for word in (labels[i], values[i]))]),
-        )
+        return write(labels, values, rng.sample(range(self.entries), min(self.queries, self.entries)))
 
     def score(self, problem: Problem, completion: str) -> float:
         """Share of the queries answered right, 0 to 1. 1 means that the answer is right.
@@ -63,6 +59,15 @@ class RecallTask:
             return 0.0
         pairs = range(0, len(wanted), 2)
         return sum(given[i : i + 2] == wanted[i : i + 2] for i in pairs) / len(pairs)
+
+
+def write(labels: Sequence[str], values: Sequence[str], asked: Sequence[int]) -> Problem:
+    """The problem of pairing `labels` with `values` and reporting those at the indices `asked`, in that order."""
+    return Problem(
+        prompt=" ".join([ASK, *(labels[i] for i in asked), LISTS, *labels, LISTS, *values, THINK]),
+        thinking=" ".join(word for pair in zip(labels, values, strict=True) for word in pair),
+        answer=" ".join([ANSWER, *(word for i in asked for word in (labels[i], values[i]))]),
+    )
 
 
 def prompt_words(entries: int, queries: int) -> int:

@@ -119,5 +119,8 @@ def test_a_second_active_adapter_and_a_core_do_not_go_together():
     layer = model.causal.model.layers[0].mlp.up_proj
     model.model.add_adapter("other", model.model.peft_config["default"])
     model.model.base_model.set_adapter(["default", "other"])
-    with cores_set(model.peft, [torch.zeros(1, 8, 8), None, None]), pytest.raises(ValueError, match="exactly one active"):
+    with (
+        cores_set(model.peft, [torch.zeros(1, 8, 8), None, None]),
+        pytest.raises(ValueError, match="exactly one active"),
+    ):
         layer(torch.zeros(1, 2, 32))

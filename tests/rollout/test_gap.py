@@ -58,6 +58,15 @@ def test_gap_over_no_to_twenty_evictions(family, encoder, dtype, bound):
     assert largest_gap(model, policy("sliding"), traces) <= bound
 
 
+@pytest.mark.parametrize("limit", [0, 3000])
+def test_gap_when_the_fused_kernel_takes_over(monkeypatch, limit):
+    """Always, or only for the prompts and long rounds."""
+    monkeypatch.setattr("pte_cli.rollout.attention.EXPLICIT", limit)
+    model = adapted("pte", dtype=torch.float64)
+    traces = rollout(model, policy("sliding"), budget=24)
+    assert largest_gap(model, policy("sliding"), traces) <= 1e-10
+
+
 @pytest.mark.parametrize(
     "rule", [ByHead(), ByLayer(), policy("full"), policy("sliding")], ids=lambda r: type(r).__name__
 )

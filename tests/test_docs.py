@@ -1,0 +1,64 @@
+"""What the documentation shows, runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from helpers import adapted, prompts
+
+from pte_cli.registry import build_registry
+from pte_cli.rollout.engine import Budget, RolloutEngine
+from pte_cli.rollout.sampling import Sampling
+from pte_cli.train.replay import replay
+
+ROOT = Path(__file__).parent.parent
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(file, language):
+    return re.findall(rf"```{language}\n(.*?)```", file.read_text(), flags=re.DOTALL)
+
+
+def test_the_policy_of_the_plugin_page_works(tmp_path, monkeypatch):
+    [source] = blocks(ROOT / "docs" / "plugins.md", "python")
+    (tmp_path / "my_policy.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = build_registry([("my-policy", EntryPoint("small-keys", "my_policy", "pte"))])
+    assert registry.errors == ()
+    rule = registry.eviction("small-keys").build(None)
+    model = adapted("pte")
+    traces = RolloutEngine(model, rule, Budget(20, 0.25), Sampling(max_new_tokens=40)).generate(prompts([5, 9]))
+    scored = replay(model, traces, rule)
+    for i, trace in enumerate(traces):
+        assert len(trace.evictions) > 5
+        assert (scored[i, : len(trace.completion)] - trace.logprobs).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("file", DOCS, ids=lambda f: f.name)
+def test_links_inside_the_project_lead_somewhere(file):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", file.read_text()):
+        assert target.startswith("https://") or (file.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("file", DOCS, ids=lambda f: f.name)
+def test_pte_commands_are_spelt_right(file, tmp_path):
+    """Each `pte train` and `pte eval` line is accepted: as a dry run, or as far as a missing run lets it go."""
+    for block in blocks(file, "bash"):
+        for line in block.splitlines():
+            words = line.split("#")[0].split()
+            if words[:2] == ["pte", "train"]:
+                command = [*words[1:], "--dry-run"]
+            elif words[:2] == ["pte", "eval"]:
+                command = [*words[1:], "--budget", "1"]
+            else:
+                continue
+            done = subprocess.run(
+                [sys.executable, "-m", "pte_cli", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            good = done.returncode == 0 or "is not a run" in done.stderr or "evict.budget = 1" in done.stderr
+            assert good, f"{line}\n{done.stderr}"
