@@ -54,6 +54,11 @@ class PteLinear(LoraLinear):
         super().__init__(base_layer, adapter_name, **kwargs)
         self.cores = cores
         self.layer = layer
+        # PEFT makes the factors float32 at least; a float64 model gets them in float64.
+        weight = self.get_base_layer().weight
+        if weight.dtype == torch.float64:
+            self.lora_A[adapter_name].to(weight.dtype)
+            self.lora_B[adapter_name].to(weight.dtype)
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """x `[batch, tokens, in]` to `[batch, tokens, out]`, in the dtype of the base layer's output."""
@@ -87,7 +92,8 @@ class PteModel(LoraModel):
     def _pre_injection_hook(self, model: nn.Module, config: PteConfig, adapter_name: str) -> None:
         if "pte_encoder" not in self._modules:
             self.pte_encoder = nn.ModuleDict()
-        self.pte_encoder[adapter_name] = build_encoder(config, model.config)
+        dtype = torch.promote_types(model.dtype, torch.float32)
+        self.pte_encoder[adapter_name] = build_encoder(config, model.config).to(model.device, dtype)
 
     def _create_new_module(self, lora_config: PteConfig, adapter_name: str, target: nn.Module, **kwargs: Any) -> Any:
         base = target.get_base_layer() if hasattr(target, "get_base_layer") else target

@@ -124,3 +124,23 @@ def test_a_second_active_adapter_and_a_core_do_not_go_together():
         pytest.raises(ValueError, match="exactly one active"),
     ):
         layer(torch.zeros(1, 2, 32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "trained"),
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+)
+def test_adapter_and_encoder_are_at_least_float32_and_as_precise_as_the_model(dtype, trained):
+    model = add_adapter(causal_lm(dtype=dtype), encoder="pte", rank=4)
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {trained}
+
+
+def test_a_bfloat16_model_runs_and_its_gap_is_bfloat16s():
+    model = BoundedModel(add_adapter(causal_lm(dtype=torch.bfloat16), encoder="pte", rank=4))
+    traces = RolloutEngine(model, policy("sliding"), Budget(20, 0.25), Sampling(max_new_tokens=30)).generate(
+        prompts([5, 9])
+    )
+    scored = replay(model, traces, policy("sliding"), loss=lambda part: -part.logprobs.mean())
+    gap = (scored - torch.stack([trace.logprobs for trace in traces])).abs()
+    assert gap.mean() < 0.02
+    assert all(p.grad.isfinite().all() for p in model.model.parameters() if p.requires_grad)
