@@ -69,7 +69,7 @@ class SamplingConfig(Section):
 
 
 class SftConfig(Section):
-    steps: int = Field(300, ge=0, description="optimizer steps on worked examples")
+    steps: int = Field(500, ge=0, description="optimizer steps on worked examples")
     batch: int = Field(64, ge=1, description="examples per step")
     learning_rate: float = Field(1e-3, gt=0)
     answer_weight: float = Field(4.0, gt=0, description="weight of an answer token; a thinking token has 1")
@@ -79,13 +79,13 @@ class GrpoConfig(Section):
     steps: int = Field(40, ge=0, description="optimizer steps")
     prompts: int = Field(16, ge=1, description="problems per step")
     group_size: int = Field(8, ge=2, description="completions per problem (at least 2: they are compared)")
-    learning_rate: float = Field(1e-4, gt=0)
+    learning_rate: float = Field(3e-4, gt=0)
     epsilon: float = Field(0.2, gt=0, description="clip range of the probability ratio")
     beta: float = Field(0.0, ge=0, description="weight of the KL to the model without adapter; 0 skips it")
 
 
 class TrainConfig(Section):
-    objective: Literal["sft", "grpo", "sft+grpo"] = Field("sft+grpo", description="what is optimised, in this order")
+    objective: Literal["sft", "grpo", "sft+grpo"] = Field("sft", description="what is optimised, in this order")
     micro_batch: int = Field(128, ge=1, description="sequences replayed together")
     encoder_lr_ratio: float = Field(1.0, gt=0, description="the encoder's learning rate as a multiple of LoRA's")
     warmup: int = Field(20, ge=0, description="steps of linear warm-up at the start of each objective")

@@ -49,7 +49,6 @@ def test_a_written_config_starts_the_same_run(tmp_path):
         ("grpo.group_size=1", "grpo.group_size = 1: must be at least 2"),
         ("train.objective=ppo", "train.objective = 'ppo': must be 'sft', 'grpo' or 'sft+grpo'"),
         ("task.queries=13", "task.queries = 13: at most task.entries = 12"),
-        ("sampling.temperature=0", "sampling.temperature = 0.0"),
         ("adapter.target_modules=[]", "adapter.target_modules = []"),
         ("budget", "--set 'budget': expected KEY=VALUE"),
         ("seed.x=1", "seed.x = 1|seed = "),
@@ -60,6 +59,11 @@ def test_wrong_settings_are_named(setting, message):
         load_config(env={}, sets=[setting])
     assert any(part in str(caught.value) for part in message.split("|"))
     assert "\n" not in str(caught.value)
+
+
+def test_greedy_groups_are_refused():
+    with pytest.raises(UsageError, match="sampling.temperature = 0.0: all completions of a group would be equal"):
+        load_config(env={}, sets=["train.objective=grpo", "sampling.temperature=0"])
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,14 @@ def train(
     frac: Frac = None,
     budget: BudgetTokens = None,
     rank: Annotated[int | None, typer.Option(help="LoRA rank. [32]", rich_help_panel="Method")] = None,
-    objective: Annotated[str | None, typer.Option(help="sft, grpo or sft+grpo.", rich_help_panel=OPTIMISATION)] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="sft, grpo or sft+grpo. [sft]", rich_help_panel=OPTIMISATION)
+    ] = None,
     sft_steps: Annotated[
-        int | None, typer.Option(help="Steps on worked examples.", rich_help_panel=OPTIMISATION)
+        int | None, typer.Option(help="Steps on worked examples. [500]", rich_help_panel=OPTIMISATION)
     ] = None,
     grpo_steps: Annotated[
-        int | None, typer.Option(help="Steps of reinforcement learning.", rich_help_panel=OPTIMISATION)
+        int | None, typer.Option(help="Steps of reinforcement learning. [40]", rich_help_panel=OPTIMISATION)
     ] = None,
     group_size: Annotated[
         int | None, typer.Option(help="Completions per problem. [8]", rich_help_panel=OPTIMISATION)

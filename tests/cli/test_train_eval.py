@@ -10,6 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 SMALL = [
+    "--objective",
+    "sft+grpo",
     "--sft-steps",
     "2",
     "--grpo-steps",

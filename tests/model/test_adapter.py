@@ -39,7 +39,7 @@ def test_encoder_by_hand():
     """S' = ((W_Qa q_g)(W_Ka K_e)^T)(W_Va V_e), written out with loops; padding does not count."""
     from pte_cli.api import Evicted
 
-    encoder = adapted("pte", dtype=torch.float64).encoder
+    encoder = adapted("pte", dtype=torch.float64, options={"normalize": "frobenius"}).encoder
     keys, values = torch.randn(2, 3, 1, 2, 5, 8, dtype=torch.float64)
     mask = torch.tensor([[True, True, True, True, False]])
     start = {"S": torch.randn(3, 1, 8, 8, dtype=torch.float64)}

@@ -82,7 +82,7 @@ def test_gap_for_every_granularity_and_share(rule, frac):
     [
         {"initial": "global"},
         {"normalize": "row"},
-        {"normalize": "none"},
+        {"normalize": "frobenius"},
         {"read": "value"},
         {"rotated_keys": True},
         {"global_tokens": 5},

@@ -94,7 +94,7 @@ def gradients(model):
         ("none", {}),
         ("pte", {}),
         ("pte", {"initial": "global", "normalize": "row"}),
-        ("pte", {"normalize": "none", "global_tokens": 5, "read": "value", "rotated_keys": True}),
+        ("pte", {"normalize": "frobenius", "global_tokens": 5, "read": "value", "rotated_keys": True}),
     ],
     ids=str,
 )

@@ -56,7 +56,14 @@ def test_the_reference_of_an_untrained_adapter_is_the_policy():
 
 def test_steps_and_phases():
     seen = []
-    one = trainer("sft.steps=2", "grpo.steps=1", "train.warmup=1", "sft.learning_rate=0.5", log=seen.append)
+    one = trainer(
+        "train.objective=sft+grpo",
+        "sft.steps=2",
+        "grpo.steps=1",
+        "train.warmup=1",
+        "sft.learning_rate=0.5",
+        log=seen.append,
+    )
     one.run()
     assert [(line["step"], line["phase"]) for line in seen] == [(1, "sft"), (2, "sft"), (3, "grpo")]
     assert [line["learning_rate"] for line in seen[:2]] == pytest.approx([0.25, 0.25])
