@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from pte_cli.budget import window
 from pte_cli.config import RunConfig
-from pte_cli.errors import UsageError
-from pte_cli.limits import MIN_WINDOW
 from pte_cli.registry import check_options, load_registry
 from pte_cli.tasks.recall import prompt_words
 
@@ -13,15 +12,9 @@ def check_config(config: RunConfig) -> None:
     """UsageError for an unknown strategy, a wrong option, or a budget that no prompt of the task can fit."""
     registry = load_registry()
     policy = registry.eviction(config.evict.policy)
-    check_options("evict.options", policy, config.evict.options)
+    options = check_options("evict.options", policy, config.evict.options)
     encoder = registry.encoder(config.encoder.name)
     check_options("encoder.options", encoder, config.encoder.options)
-    # Every word is at least one token, whatever the tokenizer; the engine checks the exact lengths again.
-    shortest = prompt_words(config.task.entries, config.task.queries)
-    if policy.build(check_options("evict.options", policy, config.evict.options)).bounded:
-        room = config.evict.budget - shortest
-        if room < MIN_WINDOW:
-            raise UsageError(
-                f"evict.budget = {config.evict.budget}: a prompt of {shortest} tokens (task.entries = "
-                f"{config.task.entries}) leaves {max(room, 0)} for thinking; use at least {shortest + MIN_WINDOW}"
-            )
+    if policy.build(options).bounded:
+        # Every word is at least one token, whatever the tokenizer; the engine checks the exact lengths again.
+        window(config.evict.budget, prompt_words(config.task.entries, config.task.queries))

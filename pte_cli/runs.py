@@ -34,7 +34,8 @@ class RunDir:
         run.check_free()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            run.write_json("config.json", config.model_dump(mode="json"))
+            # Without `out`: the same settings start the same run again, somewhere else.
+            run.write_json("config.json", config.model_dump(mode="json", exclude={"out"}))
             run.write_json("env.json", environment())
         except OSError as error:
             raise UsageError(f"--out {str(path)!r}: {error.strerror}; choose a folder that can be written") from None

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pte_cli"
 ORDER = [
     "errors",
-    "limits",
+    "budget",
     "api",
     "config",
     "registry",

@@ -62,7 +62,7 @@ class EvictionPolicy(Protocol):
 class EvictionSpec:
     """How a plugin announces a policy. `build(options)` makes it; import anything heavy in there.
 
-    layers that share one decision are the policy's `granularity`; `api` is the contract version written for.
+    `options` is the pydantic model of its options, `api` the version of the contract it was written for.
     """
 
     name: str

@@ -55,7 +55,7 @@ class BoundedCache(Cache):
             capacity,
         )
         self.positions = torch.full(tables, EMPTY, dtype=torch.int64, device=device)
-        self._queries = self._slots = self._visible = None
+        self._queries = self._stored = self._visible = self._slots = None
         self._appended: list[tuple[Tensor, Tensor]] | None = None
 
     @property

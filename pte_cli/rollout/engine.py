@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from pte_cli.api import EvictionPolicy
+from pte_cli.budget import eviction_count, window
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.cache import EMPTY, BoundedCache
 from pte_cli.rollout.evict import evict
 from pte_cli.rollout.sampling import Sampling, log_probs, sample, uniforms
-from pte_cli.rollout.trace import Eviction, Trace, eviction_count, window
+from pte_cli.rollout.trace import Eviction, Trace
 
 
 @dataclass(frozen=True)

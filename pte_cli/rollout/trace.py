@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from pte_cli.errors import UsageError
-from pte_cli.limits import MIN_WINDOW
+from pte_cli.budget import eviction_count, window
 
 
 @dataclass(frozen=True)
@@ -46,23 +45,6 @@ class Trace:
     def fed(self) -> tuple[int, ...]:
         """The tokens the model was fed: all but the last, which nothing follows."""
         return self.prompt + self.completion[:-1]
-
-
-def window(budget: int, prompt_length: int) -> int:
-    """W = C - prompt: the room for thinking tokens. UsageError when fewer than 4 are left."""
-    room = budget - prompt_length
-    if room < MIN_WINDOW:
-        raise UsageError(
-            f"evict.budget = {budget}: a prompt of {prompt_length} tokens leaves {max(room, 0)} for thinking; "
-            f"at least {prompt_length + MIN_WINDOW} is needed for it"
-        )
-    return room
-
-
-def eviction_count(budget: int, prompt_length: int, frac: float) -> int:
-    """n = max(1, floor(frac * W)): tokens that leave each time the budget is full."""
-    # The tiny term undoes binary rounding: 0.29 * 100 is 28.999999999999996, and the user means 29.
-    return max(1, int(frac * window(budget, prompt_length) + 1e-9))
 
 
 def eviction_schedule(

@@ -37,7 +37,8 @@ class Codec:
 
     def worked(self, problem: Problem) -> Worked:
         """The worked completion: thinking, answer, end token."""
-        thinking, answer = self._encode(problem.thinking), (*self._encode(problem.answer), self.ends[0])
+        # The blank belongs to the word after it, as most tokenizers have it.
+        thinking, answer = self._encode(f" {problem.thinking}"), (*self._encode(f" {problem.answer}"), self.ends[0])
         return Worked(self.prompt(problem), thinking + answer, len(answer))
 
     def text(self, completion: Sequence[int]) -> str:

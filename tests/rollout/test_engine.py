@@ -114,6 +114,24 @@ def test_positions_are_prompt_length_plus_step_and_the_budget_is_never_passed(mo
     assert [e.positions.flatten().tolist() for e in trace.evictions[:2]] == [[8, 9], [10, 11]]
 
 
+def test_the_replay_keeps_the_budget_too(monkeypatch):
+    """Cached and new tokens of a round together are never more than C, and full rounds are exactly C."""
+    counts = []
+    begin = BoundedCache.begin_append
+
+    def watch(cache, position_ids):
+        counts.append(((cache.positions >= 0).sum(-1).flatten() + (position_ids >= 0).sum(-1)).tolist())
+        begin(cache, position_ids)
+
+    monkeypatch.setattr(BoundedCache, "begin_append", watch)
+    model = adapted("pte")
+    traces = engine(model, budget=24, max_new_tokens=50).generate(prompts(LENGTHS), seed=0)
+    replay(model, traces, policy("sliding"))
+    assert len(counts) == 1 + max(len(trace.evictions) for trace in traces)
+    assert max(max(row) for row in counts) == 24
+    assert counts[0] == [24] * len(LENGTHS)
+
+
 def test_several_end_tokens_and_the_end_token_is_part_of_the_completion():
     """Public bug report B06: any listed end token ends a row, is kept and scored, and is not a truncation."""
     model = adapted("none", zero=True)
