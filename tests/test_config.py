@@ -68,7 +68,7 @@ def test_greedy_groups_are_refused():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[evict\nbudget = 1", "line 1"), ("[evict]\nfrac = 2", "evict.frac = 2"), ("\x00", "")],
+    [("[evict\nbudget = 1", "line 1"), ("[evict]\nfrac = 2", "evict.frac = 2"), ("\x00", "line 1")],
 )
 def test_wrong_files_are_named(tmp_path, content, message):
     file = tmp_path / "run.toml"

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from pte_cli.checks import check_config
+from pte_cli.cli import ui
 from pte_cli.config import RunConfig, load_config
+from pte_cli.registry import load_registry
 
 METHOD = "Method"
 TASK = "Task and model"
@@ -60,6 +62,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 
 def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) -> RunConfig:
     """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
+    for error in load_registry().errors:
+        ui.err().print(f"plugin {error.entry_point} of {error.distribution} left out: {error.reason}", soft_wrap=True)
     config = load_config(file=file, flags=flags, sets=sets or [])
     check_config(config)
     return config

@@ -30,12 +30,12 @@ QUIET_SECONDS = 5.0
 
 def out() -> Console:
     """Results: stdout."""
-    return Console(highlight=False)
+    return Console(highlight=False, markup=False)
 
 
 def err() -> Console:
     """Everything else: stderr."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 def print_json(document: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
@@ -81,3 +83,22 @@ def test_help_and_dry_run_import_no_torch(arguments, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_plugin_is_one_line_and_the_command_goes_on(tmp_path):
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pte]\nbad = broken_module\n")
+    (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pte_cli", "train", "--dry-run", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr == "plugin bad of broken left out: SystemExit: no licence\n"
+    assert json.loads(done.stdout)["config"]["encoder"]["name"] == "pte"

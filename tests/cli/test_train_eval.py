@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from safetensors.torch import load_file
@@ -113,3 +115,19 @@ def test_same_seed_same_adapter(trained):
     assert done.returncode == 0, done.stderr
     first, second = (load_file(r / "adapter" / "adapter_model.safetensors") for r in (run, run.parent / "again"))
     assert all(first[name].equal(second[name]) for name in first)
+
+
+def test_an_interrupted_run_says_so(tmp_path):
+    command = [sys.executable, "-m", "pte_cli", "train", "--problems", "4", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert status["step"] >= 1
+    done = pte("eval", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "has no adapter yet (was its training interrupted?)" in done.stderr
