@@ -22,6 +22,7 @@ from pte_cli.cli.options import (
     Model,
     Problems,
     Sets,
+    conditions,
     configure,
 )
 from pte_cli.errors import UsageError
@@ -82,6 +83,5 @@ def evaluate(
     if json:
         ui.print_json({**settings, **result})
         return
-    bound = "" if config.evict.policy == "full" else f", budget {config.evict.budget}, frac {config.evict.frac:g}"
-    title = f"{run or config.model.name}: --evict {config.evict.policy}{bound}, encoder {settings['encoder']}, greedy"
+    title = f"{run or config.model.name}: {conditions(config)}, encoder {settings['encoder']}, greedy"
     ui.out().print(ui.accuracy_table(title, {"result": result}))

@@ -67,3 +67,9 @@ def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) 
     config = load_config(file=file, flags=flags, sets=sets or [])
     check_config(config)
     return config
+
+
+def conditions(config: RunConfig) -> str:
+    """The policy and its bound as a person reads them: `--evict sliding, budget 48, frac 0.25`."""
+    bound = "" if config.evict.policy == "full" else f", budget {config.evict.budget}, frac {config.evict.frac:g}"
+    return f"--evict {config.evict.policy}{bound}"

@@ -21,6 +21,7 @@ from pte_cli.cli.options import (
     Model,
     Problems,
     Sets,
+    conditions,
     configure,
 )
 from pte_cli.config import RunConfig
@@ -112,8 +113,7 @@ def train(
 
 def describe(config: RunConfig) -> str:
     """One line that says what is trained."""
-    bound = "" if config.evict.policy == "full" else f", budget {config.evict.budget}, frac {config.evict.frac:g}"
-    return f"{config.train.objective} with --encoder {config.encoder.name} --evict {config.evict.policy}{bound}"
+    return f"{config.train.objective} with --encoder {config.encoder.name} {conditions(config)}"
 
 
 def show_plan(config: RunConfig, path: Path, json: bool) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pte_cli.config import RunConfig
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.prepare import Prepared
-from pte_cli.rollout.sampling import Sampling
 from pte_cli.tasks.recall import held_out
+from pte_cli.train.loop import sampling_of, scores
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,7 @@ class Accuracy:
 def evaluate(prepared: Prepared, config: RunConfig) -> Accuracy:
     """Greedy completions for `config.eval.problems` held-out problems, and how many are right."""
     problems = held_out(prepared.task, config.eval.problems, config.eval.seed)
-    sampling = Sampling(
-        temperature=0.0,
-        max_new_tokens=config.sampling.max_new_tokens,
-        end_ids=prepared.codec.ends,
-        vocab=len(prepared.codec.tokenizer),
-    )
+    sampling = sampling_of(config, prepared.codec, temperature=0.0)
     engine = RolloutEngine(
         prepared.model,
         prepared.policy,
@@ -48,18 +43,15 @@ def evaluate(prepared: Prepared, config: RunConfig) -> Accuracy:
     start = time.perf_counter()
     traces = engine.generate([prepared.codec.prompt(problem) for problem in problems])
     seconds = time.perf_counter() - start
-    scores = [
-        prepared.task.score(problem, prepared.codec.text(trace.completion)) if trace.finish == "stop" else 0.0
-        for problem, trace in zip(problems, traces, strict=True)
-    ]
-    n, tokens = len(scores), sum(len(trace.completion) for trace in traces)
-    right = sum(score == 1 for score in scores)
+    found = scores(prepared.task, prepared.codec, problems, traces)
+    n, tokens = len(found), sum(len(trace.completion) for trace in traces)
+    right = sum(score == 1 for score in found)
     low, high = wilson(right, n)
     return Accuracy(
         accuracy=right / n,
         low=low,
         high=high,
-        queries=sum(scores) / n,
+        queries=sum(found) / n,
         n=n,
         mean_length=tokens / n,
         clipped_ratio=sum(trace.finish == "length" for trace in traces) / n,

@@ -150,11 +150,8 @@ class Trainer:
         }
 
     def rewards(self, problems: Sequence[Problem], traces: Sequence[Trace]) -> list[float]:
-        """The task's score of each completion; a completion that was cut off has no answer and scores 0."""
-        return [
-            self.task.score(problem, self.codec.text(trace.completion)) if trace.finish == "stop" else 0.0
-            for problem, trace in zip(problems, traces, strict=True)
-        ]
+        """One reward per completion."""
+        return scores(self.task, self.codec, problems, traces)
 
     def reference(self, traces: Sequence[Trace]) -> Tensor:
         """Log-probabilities `[B, T]` of the model without adapter, under the same traces."""
@@ -199,7 +196,7 @@ class Trainer:
 
 
 def sampling_of(config: RunConfig, codec: Codec, temperature: float | None = None) -> Sampling:
-    """The engine's sampling settings; `temperature` overrides the configured one."""
+    """The engine's sampling settings; `temperature` overrides the configured one (0: greedy evaluation)."""
     settings = config.sampling
     return Sampling(
         temperature=settings.temperature if temperature is None else temperature,
@@ -209,6 +206,14 @@ def sampling_of(config: RunConfig, codec: Codec, temperature: float | None = Non
         end_ids=codec.ends,
         vocab=len(codec.tokenizer),
     )
+
+
+def scores(task: RecallTask, codec: Codec, problems: Sequence[Problem], traces: Sequence[Trace]) -> list[float]:
+    """The task's score of each completion, 0 to 1; one that was cut off has no answer and scores 0."""
+    return [
+        task.score(problem, codec.text(trace.completion)) if trace.finish == "stop" else 0.0
+        for problem, trace in zip(problems, traces, strict=True)
+    ]
 
 
 def linear_schedule(done: int, steps: int, warmup: int) -> float:
