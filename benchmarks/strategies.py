@@ -25,10 +25,16 @@ def option(name: str, value: object) -> list[str]:
 
 
 def policies() -> dict[str, list[str]]:
+    # With its prompt pinned, `sink` is `sliding` for every prompt of 4 tokens and more.
+    kinds = {
+        "sliding": ["--evict", "sliding"],
+        "sink with evictable prompt": ["--evict", "sink", *option("evict.options.evict_prompt", "true")],
+        "importance": ["--evict", "importance"],
+    }
     arms = {"full, none": ["--evict", "full", "--encoder", "none"]}
-    for policy in ("sliding", "sink", "importance"):
-        for encoder in ("none", "pte", "ttt"):
-            arms[f"{policy}, {encoder}"] = ["--evict", policy, "--encoder", encoder]
+    for policy, flags in kinds.items():
+        for encoder in ("none", "ttt", "pte"):
+            arms[f"{policy}, {encoder}"] = [*flags, "--encoder", encoder]
     return arms
 
 

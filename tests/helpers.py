@@ -37,10 +37,10 @@ def causal_lm(
     return model_class(config).to(dtype).eval()
 
 
-def policy(name: str):
+def policy(name: str, **options):
     """An eviction policy by name, through the registry."""
     spec = load_registry().eviction(name)
-    return spec.build(check_options("evict", spec, {}))
+    return spec.build(check_options("evict", spec, options))
 
 
 def adapted(

@@ -1,7 +1,7 @@
 """The contracts between the program and its strategies. Nothing here imports torch at run time."""
 
 from pte_cli.api.encoder import Encoder, EncoderShape, EncoderSpec, Evicted, State
-from pte_cli.api.eviction import EvictionPolicy, EvictionSpec, EvictionView
+from pte_cli.api.eviction import EvictionPolicy, EvictionSpec, EvictionView, pinned_length
 from pte_cli.api.launcher import Job, Launcher, LauncherSpec
 from pte_cli.api.options import NoOptions
 from pte_cli.api.reward import Reward, RewardSpec
@@ -29,4 +29,5 @@ __all__ = [
     "State",
     "Task",
     "TaskSpec",
+    "pinned_length",
 ]

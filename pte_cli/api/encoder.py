@@ -21,6 +21,10 @@ State = dict[str, "Tensor"]
 """The state of B sequences: tensors of shape `[L, B, ...]`. Empty for an encoder that keeps nothing."""
 
 
+def _no_needs(_options: Any) -> frozenset[str]:
+    return frozenset()
+
+
 @dataclass(frozen=True)
 class EncoderShape:
     """Sizes an encoder is built for: L layers, hidden size, Hkv KV heads of size D, LoRA rank r."""
@@ -39,18 +43,25 @@ class Evicted:
     keys, values: `[L, b, Hkv, n, D]` in the model's dtype. Keys are un-rotated unless the encoder asks otherwise.
     positions: int64 `[1 or L, b, 1 or Hkv, n]`.
     mask: bool `[b, n]`; False marks padding, whose keys and values must not count.
+    nll_gradient: for encoders with `"nll_gradient"` in `needs`: the gradient, with respect to the state before this
+        eviction, of each row's mean negative log-likelihood of the evicted tokens, given the tokens that stay and each
+        other. Shaped as the state; a constant, through which nothing is differentiated.
     """
 
     keys: Tensor
     values: Tensor
     positions: Tensor
     mask: Tensor
+    nll_gradient: State | None = None
 
 
 class Encoder(Protocol):
     """A `torch.nn.Module` with these methods. Its parameters are trained and saved with the adapter.
 
     rotated_keys: False (the default choice) asks for keys with their RoPE rotation taken back.
+
+    Optional: needs, a frozenset that may hold "nll_gradient" (see `Evicted`); it costs a pass forward and backward over
+    the evicted tokens at each eviction, and asks for a policy that drops the same tokens in every layer and head.
     """
 
     rotated_keys: bool
@@ -72,10 +83,14 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """How a plugin announces an encoder. `build(options, shape)` makes it; import torch in there."""
+    """How a plugin announces an encoder. `build(options, shape)` makes it; import torch in there.
+
+    needs(options): what the encoder's `needs` will be, so that settings that clash are refused before a model loads.
+    """
 
     name: str
     summary: str
     build: Callable[[Any, EncoderShape], Encoder]
     options: type[BaseModel] = NoOptions
+    needs: Callable[[Any], frozenset[str]] = _no_needs
     api: int = 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -15,7 +16,10 @@ from pte_cli.api import Encoder, Evicted, EvictionPolicy, State
 from pte_cli.model.adapter import active_encoder, cores_set, encoder_shape
 from pte_cli.model.rope import unrotate
 from pte_cli.rollout.attention import using_bounded_attention
-from pte_cli.rollout.cache import BoundedCache, CacheShape
+from pte_cli.rollout.cache import EMPTY, BoundedCache, CacheShape
+from pte_cli.rollout.observed import Wanted
+
+NLL_GRADIENT = "nll_gradient"
 
 
 class BoundedModel:
@@ -61,8 +65,11 @@ class BoundedModel:
         with self.peft.disable_adapter():
             yield BoundedModel(self.causal)
 
-    def new_cache(self, policy: EvictionPolicy, batch: int, capacity: int) -> BoundedCache:
-        """An empty cache with as many tables of positions as the policy's granularity asks for."""
+    def new_cache(self, policy: EvictionPolicy, batch: int, capacity: int, *, observe: bool = True) -> BoundedCache:
+        """An empty cache with as many tables of positions as the policy's granularity asks for.
+
+        observe: record what the policy needs to see; False where it will not be asked.
+        """
         sizes = encoder_shape(self.causal.config, rank=0)
         shape = CacheShape(
             sizes.layers,
@@ -71,7 +78,8 @@ class BoundedModel:
             per_layer=policy.granularity in ("layer", "head"),
             per_head=policy.granularity == "head",
         )
-        return BoundedCache(shape, batch, capacity, dtype=self.dtype, device=self.device)
+        wanted = Wanted.by(policy) if observe else Wanted()
+        return BoundedCache(shape, batch, capacity, dtype=self.dtype, device=self.device, wanted=wanted)
 
     def hidden(self, ids: Tensor, position_ids: Tensor, cache: BoundedCache, cores: Sequence[Tensor | None]) -> Tensor:
         """Last hidden states `[B, T, hidden]` of `ids` `[B, T]` at `position_ids` (-1: padding)."""
@@ -94,11 +102,45 @@ class BoundedModel:
         return [self.encoder.core(state, layer) for layer in range(self.layers)]
 
     def absorb(self, state: State, evicted: Evicted) -> State:
-        """The encoder's next state. `evicted` comes from the cache, rotated."""
+        """The encoder's next state, from `evicted` as `readable` gives it."""
         return self.encoder.absorb(state, evicted) if self.encoder is not None else state
 
-    def readable(self, evicted: Evicted) -> Evicted:
-        """`evicted` with its keys as the encoder wants them: un-rotated unless it asks otherwise."""
-        if self.encoder is None or self.encoder.rotated_keys:
+    def readable(self, evicted: Evicted, before: State, context: Callable[[], tuple[BoundedCache, Tensor]]) -> Evicted:
+        """`evicted`, which has just left the cache, as the encoder wants it.
+
+        Keys are un-rotated unless it asks otherwise. Where it needs the gradient of the evicted tokens' likelihood,
+        that is computed at the state `before`; `context()` gives what is left of the rows' cache and their token ids
+        `[b, T]`, at least one past the last evicted position.
+        """
+        if self.encoder is None:
+            return evicted
+        if NLL_GRADIENT in getattr(self.encoder, "needs", frozenset()):
+            evicted = replace(evicted, nll_gradient=self.nll_gradient(evicted, before, *context()))
+        if self.encoder.rotated_keys:
             return evicted
         return replace(evicted, keys=unrotate(evicted.keys, evicted.positions, self.backbone.rotary_emb))
+
+    @torch.enable_grad()
+    def nll_gradient(self, evicted: Evicted, before: State, cache: BoundedCache, sequences: Tensor) -> State:
+        """The gradient at `before` of each row's mean -log p(next token) over the evicted tokens.
+
+        They are read again as one block: each sees what is left in `cache` and the evicted tokens up to itself.
+        Raises ValueError where layers or heads dropped different tokens.
+        """
+        if evicted.positions.shape[0] > 1 or evicted.positions.shape[2] > 1:
+            raise ValueError("the likelihood of evicted tokens needs a policy of granularity 'uniform'")
+        positions = evicted.positions[0, :, 0].masked_fill(~evicted.mask, EMPTY)
+        where = positions.clamp(min=0)
+        leaf = {name: tensor.detach().requires_grad_() for name, tensor in before.items()}
+        cache.begin_append(positions)
+        hidden = self.hidden(sequences.gather(1, where), positions, cache, self.cores(leaf))
+        logits = self.head(hidden)
+        losses = F.cross_entropy(
+            logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)),
+            sequences.gather(1, where + 1).flatten(),
+            reduction="none",
+        ).view_as(positions)
+        # Rows don't depend on each other: the gradient of the sum is each row's own.
+        total = ((losses * evicted.mask).sum(1) / evicted.mask.sum(1)).sum()
+        found = torch.autograd.grad(total, list(leaf.values()), materialize_grads=True)
+        return dict(zip(leaf, found, strict=True))

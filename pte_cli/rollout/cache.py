@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from pte_cli.api import EvictionView
+from pte_cli.rollout.observed import Observed, Wanted
 
 EMPTY = -1
 
@@ -40,7 +41,14 @@ class BoundedCache(Cache):
     """
 
     def __init__(
-        self, shape: CacheShape, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        shape: CacheShape,
+        batch: int,
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        wanted: Wanted = Wanted(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__(layers=[])
         self.shape = shape
@@ -55,6 +63,7 @@ class BoundedCache(Cache):
             capacity,
         )
         self.positions = torch.full(tables, EMPTY, dtype=torch.int64, device=device)
+        self.observed = Observed(wanted, self.keys) if wanted else None
         self._queries = self._stored = self._visible = self._slots = None
         self._appended: list[tuple[Tensor, Tensor]] | None = None
 
@@ -68,8 +77,9 @@ class BoundedCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values and positions."""
-        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.positions))
+        """Bytes of keys, values, positions and what is observed for the policy."""
+        own = sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.positions))
+        return own + (self.observed.nbytes if self.observed else 0)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens stored in the fullest row. Positions are always passed explicitly, so models don't rely on it."""
@@ -85,18 +95,24 @@ class BoundedCache(Cache):
             slots = (self.positions == EMPTY).to(torch.uint8).argmax(-1, keepdim=True)
             self.positions.scatter_(-1, slots, new.expand_as(slots))
             self._slots = slots
+            if self.observed:
+                self.observed.forget(slots)
             stored = self.positions
         else:
             self.positions[..., :tokens] = new
             self._slots = None
             stored = self.positions[..., :tokens]
         self._appended = None
+        if self.observed:
+            self.observed.begin(position_ids, append=False)
         self._see(position_ids, stored)
 
     def begin_append(self, position_ids: Tensor) -> None:
         """The next pass feeds `[B, T]` tokens that see the cached ones and, causally, each other."""
         new = position_ids[None, :, None, :].expand(*self.positions.shape[:-1], -1)
         self._appended = []
+        if self.observed:
+            self.observed.begin(position_ids, append=True)
         self._see(position_ids, torch.cat((self.positions, new), dim=-1))
 
     def _see(self, queries: Tensor, stored: Tensor) -> None:
@@ -144,16 +160,22 @@ class BoundedCache(Cache):
             for cached, fresh in ((self.keys[layer], keys), (self.values[layer], values)):
                 cached.scatter_(2, index, torch.where(mask, fresh, cached.gather(2, index)))
         self._appended = None
+        if self.observed:
+            self.observed.commit(slots, real)
 
     # ---- eviction -------------------------------------------------------------------------------------------
 
-    def view(self, rows: Tensor, prompt_lengths: Tensor) -> EvictionView:
-        """What a policy sees of `rows` (int64 `[b]`)."""
+    def view(self, rows: Tensor, prompt_lengths: Tensor, pinned: Tensor) -> EvictionView:
+        """What a policy sees of `rows` (int64 `[b]`); prompt_lengths and pinned as in `EvictionView`."""
+        observed = self.observed
         return EvictionView(
             positions=self.positions[:, rows],
             prompt_lengths=prompt_lengths,
+            pinned=pinned,
             _keys=lambda: self.keys[:, rows],
             _values=lambda: self.values[:, rows],
+            _attention=lambda: None if observed is None or observed.mass is None else observed.mass[:, rows],
+            _recent=lambda: None if observed is None or observed.recent is None else observed.recent[:, rows],
         )
 
     def gather(self, rows: Tensor, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,6 +199,14 @@ class BoundedCache(Cache):
         self.values[:, rows, :, :slots] = other.values
         self.positions[:, rows] = EMPTY
         self.positions[:, rows, :, :slots] = other.positions
+        if self.observed:
+            self.observed.load_rows(rows, other.observed)
+
+    def select(self, rows: Tensor) -> BoundedCache:
+        """A copy of `rows` for one pass beside this cache; nothing is observed in it."""
+        part = BoundedCache(self.shape, 0, 0, dtype=self.keys.dtype, device=self.keys.device)
+        part.keys, part.values, part.positions = self.keys[:, rows], self.values[:, rows], self.positions[:, rows]
+        return part
 
     def clear(self, rows: Tensor) -> None:
         """Free every slot of `rows`."""
@@ -186,3 +216,5 @@ class BoundedCache(Cache):
         """Go on with the first `batch` rows only; no copy."""
         self.keys, self.values = self.keys[:, :batch], self.values[:, :batch]
         self.positions = self.positions[:, :batch]
+        if self.observed:
+            self.observed.keep_first(batch)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pte_cli.api import EvictionPolicy
+from pte_cli.api import EvictionPolicy, pinned_length
 from pte_cli.budget import eviction_count, window
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.cache import EMPTY, BoundedCache
@@ -36,6 +36,8 @@ class Row:
 
     sequence: int
     prompt: tuple[int, ...]
+    pinned: int = 0
+    """Tokens from the start that never leave."""
     count: int = 0
     """Tokens that leave at each eviction."""
     cached: int = 0
@@ -106,7 +108,7 @@ class RolloutEngine:
         """
         if self.budget.tokens is not None:
             for prompt in prompts:
-                window(self.budget.tokens, len(prompt))
+                window(self.budget.tokens, len(prompt), pinned_length(self.policy, len(prompt)))
         queue = deque((i, tuple(prompt)) for i, prompt in enumerate(prompts))
         batch = min(self.batch, len(queue))
         if not batch:
@@ -157,8 +159,9 @@ class _Run:
         """Prefill (slot, sequence, prompt) rows together and sample their first tokens."""
         budget, buffers = self.engine.budget, self.buffers
         for slot, sequence, prompt in arrivals:
-            count = eviction_count(budget.tokens, len(prompt), budget.frac) if budget.tokens else 0
-            self.rows[slot] = Row(sequence, prompt, count=count, cached=len(prompt))
+            pinned = pinned_length(self.engine.policy, len(prompt))
+            count = eviction_count(budget.tokens, len(prompt), budget.frac, pinned) if budget.tokens else 0
+            self.rows[slot] = Row(sequence, prompt, pinned, count, cached=len(prompt))
         longest = max(len(prompt) for _, _, prompt in arrivals)
         ids = self.index([[*p, *[0] * (longest - len(p))] for _, _, p in arrivals])
         lengths = self.index([len(p) for _, _, p in arrivals])
@@ -235,6 +238,7 @@ class _Run:
             self.cache,
             where,
             self.index([len(row.prompt) for row in rows]),
+            self.index([row.pinned for row in rows]),
             self.index(counts),
             max(counts),
             policy=self.engine.policy,
@@ -244,9 +248,21 @@ class _Run:
             row.cached -= row.count
         if self.state:
             before = {name: tensor[:, where] for name, tensor in self.state.items()}
-            for name, tensor in self.model.absorb(before, self.model.readable(evicted)).items():
+            evicted = self.model.readable(evicted, before, lambda: (self.cache.select(where), self.sequences(full)))
+            for name, tensor in self.model.absorb(before, evicted).items():
                 self.state[name][:, where] = tensor
             self.cores = self.model.cores(self.state)
+
+    def sequences(self, slots: list[int]) -> Tensor:
+        """Token ids of the rows in `slots` so far, the next to be fed included, `[b, T]` padded with 0."""
+        rows = [self.rows[slot] for slot in slots]
+        return torch.nn.utils.rnn.pad_sequence(
+            [
+                torch.cat((self.index(row.prompt), self.buffers.tokens[slot, : row.fed + 1]))
+                for slot, row in zip(slots, rows, strict=True)
+            ],
+            batch_first=True,
+        )
 
     def collect(self) -> None:
         """Turn rows that ended, or reached the length limit, into traces, and free their slots."""

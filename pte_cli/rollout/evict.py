@@ -9,16 +9,17 @@ from pte_cli.api import Evicted, EvictionPolicy
 from pte_cli.rollout.cache import EMPTY, BoundedCache
 
 
-def choose_slots(scores: Tensor, positions: Tensor, prompt_lengths: Tensor, most: int) -> Tensor:
-    """The slots of the `most` lowest-scored thinking tokens, lowest first, `[1 or L, b, 1 or Hkv, most]`.
+def choose_slots(scores: Tensor, positions: Tensor, pinned: Tensor, most: int) -> Tensor:
+    """The slots of the `most` lowest-scored tokens that may leave, lowest first, `[1 or L, b, 1 or Hkv, most]`.
 
-    The prompt and empty slots never leave. Of equal scores the older token goes first, wherever it is stored.
+    Positions below `pinned` `[b]` and empty slots never leave, not even where every other score is infinite. Of equal
+    scores the older token goes first, wherever it is stored.
     """
-    evictable = positions >= prompt_lengths[None, :, None, None]
-    ranked = scores.to(torch.float32).masked_fill(~evictable, float("inf"))
-    by_age = positions.argsort(dim=-1, stable=True)
-    by_score = ranked.gather(-1, by_age).argsort(dim=-1, stable=True)
-    return by_age.gather(-1, by_score)[..., :most]
+    order = positions.argsort(dim=-1, stable=True)
+    kept = positions < pinned[None, :, None, None]
+    for key in (scores.expand_as(positions), kept.to(torch.uint8)):
+        order = order.gather(-1, key.gather(-1, order).argsort(dim=-1, stable=True))
+    return order[..., :most]
 
 
 def find_slots(positions: Tensor, wanted: Tensor) -> Tensor:
@@ -30,6 +31,7 @@ def evict(
     cache: BoundedCache,
     rows: Tensor,
     prompt_lengths: Tensor,
+    pinned: Tensor,
     counts: Tensor,
     most: int,
     *,
@@ -38,7 +40,7 @@ def evict(
 ) -> Evicted:
     """Free `counts[i]` tokens of each of `rows` and return what they were, keys still rotated.
 
-    rows, prompt_lengths, counts: int64 `[b]`; `most` is the largest count, known to the host.
+    rows, prompt_lengths, pinned, counts: int64 `[b]`; `most` is the largest count, known to the host.
     The slots are those of `recorded` positions `[1 or L, b, 1 or Hkv, most]` (a replay, -1 is padding), else those
     `policy` scores lowest.
     """
@@ -46,8 +48,8 @@ def evict(
     if recorded is not None:
         slots = find_slots(cache.positions[:, rows], recorded)
     else:
-        view = cache.view(rows, prompt_lengths)
-        slots = choose_slots(policy.score(view), view.positions, prompt_lengths, most)
+        view = cache.view(rows, prompt_lengths, pinned)
+        slots = choose_slots(policy.score(view), view.positions, pinned, most)
     keys, values, positions = cache.gather(rows, slots)
     positions = positions.masked_fill(~mask[None, :, None, :], EMPTY)
     cache.free(rows, slots, mask)

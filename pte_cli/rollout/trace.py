@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from pte_cli.budget import eviction_count, window
+from pte_cli.budget import eviction_count
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,25 @@ class Trace:
 
 
 def eviction_schedule(
-    prompt_length: int, completion_length: int, budget: int | None, frac: float
+    prompt_length: int, completion_length: int, budget: int | None, frac: float, pinned: int | None = None
 ) -> tuple[Eviction, ...]:
     """When a sequence of these lengths evicts, and how many: a full cache evicts before the next token is fed."""
     if budget is None:
         return ()
-    room, count = window(budget, prompt_length), eviction_count(budget, prompt_length, frac)
-    return tuple(Eviction(step, count) for step in range(room, completion_length - 1, count))
+    count = eviction_count(budget, prompt_length, frac, pinned)
+    return tuple(Eviction(step, count) for step in range(budget - prompt_length, completion_length - 1, count))
 
 
-def worked_trace(prompt: tuple[int, ...], completion: tuple[int, ...], budget: int | None, frac: float) -> Trace:
-    """A trace for a given completion: the schedule a rollout would have had; the policy picks at replay."""
-    evictions = eviction_schedule(len(prompt), len(completion), budget, frac)
+def worked_trace(
+    prompt: tuple[int, ...],
+    completion: tuple[int, ...],
+    budget: int | None,
+    frac: float,
+    pinned: int | None = None,
+) -> Trace:
+    """A trace for a given completion: the schedule a rollout would have had; the policy picks at replay.
+
+    pinned: tokens from the start that never leave; by default the prompt.
+    """
+    evictions = eviction_schedule(len(prompt), len(completion), budget, frac, pinned)
     return Trace(prompt, completion, budget=budget, evictions=evictions)

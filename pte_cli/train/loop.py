@@ -91,7 +91,7 @@ class Trainer:
     def sft(self) -> Metrics:
         """Gradients of one batch of worked examples under the bounded cache."""
         examples = [self.codec.worked(self.task.sample(self.problems)) for _ in range(self.config.sft.batch)]
-        traces = worked_traces(examples, self.budget.tokens, self.budget.frac)
+        traces = worked_traces(examples, self.policy, self.budget.tokens, self.budget.frac)
         weights = token_weights(examples, self.config.sft.answer_weight).to(self.model.device)
         with self.timed("replay"):
             loss, _ = self.backward(traces, lambda rows: likelihood_loss(weights[rows]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pte_cli.api import Evicted, EvictionPolicy, State
+from pte_cli.api import Evicted, EvictionPolicy, State, pinned_length
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.evict import evict
 from pte_cli.rollout.trace import Trace
@@ -65,7 +65,7 @@ def replay(
         return logprobs
 
     with model.session(), Tape(model.device) as tape:
-        cache = model.new_cache(policy, len(traces), plan.capacity)
+        cache = model.new_cache(policy, len(traces), plan.capacity, observe=plan.asks_policy)
         learns = loss is not None and _learns(model)
         with torch.no_grad():
             state = model.init_state(len(traces))
@@ -76,7 +76,8 @@ def replay(
                 cache.keep_first(round_.batch)
                 before = {name: tensor[:, : round_.batch] for name, tensor in state.items()}
                 with torch.no_grad():
-                    evicted = model.readable(_evict(cache, plan, round_, policy))
+                    evicted = _evict(cache, plan, round_, policy)
+                    evicted = model.readable(evicted, before, lambda: (cache, plan.sequences(round_.batch)))  # noqa: B023
                     state = model.absorb(before, evicted)
             leaf = {name: tensor.detach().requires_grad_(learns) for name, tensor in state.items()}
             cache.begin_append(round_.positions)
@@ -99,7 +100,8 @@ def _evict(cache, plan: Plan, round_: Round, policy: EvictionPolicy) -> Evicted:
     """What leaves each of the round's rows before it."""
     rows = torch.arange(round_.batch, device=cache.keys.device)
     lengths = plan.prompt_lengths[: round_.batch]
-    return evict(cache, rows, lengths, round_.counts, round_.most, policy=policy, recorded=round_.recorded)
+    pinned = plan.tensor([pinned_length(policy, n) for n in plan.prompts[: round_.batch]])
+    return evict(cache, rows, lengths, pinned, round_.counts, round_.most, policy=policy, recorded=round_.recorded)
 
 
 def _learns(model: BoundedModel) -> bool:
@@ -112,6 +114,7 @@ def _record(gradient: State, before: State, evicted: Evicted | None) -> State:
     record |= {f"before.{name}": tensor for name, tensor in before.items()}
     if evicted is not None:
         record |= {name: getattr(evicted, name) for name in ("keys", "values", "positions", "mask")}
+        record |= {f"nll.{name}": tensor for name, tensor in (evicted.nll_gradient or {}).items()}
     return record
 
 
@@ -132,7 +135,9 @@ def _through_states(model: BoundedModel, tape: Tape, batch: int) -> None:
             before: State = {}
         else:
             before = {name: tensor.requires_grad_() for name, tensor in _part(record, "before.").items()}
-            evicted = Evicted(record["keys"], record["values"], record["positions"], record["mask"])
+            evicted = Evicted(
+                record["keys"], record["values"], record["positions"], record["mask"], _part(record, "nll.") or None
+            )
             outputs = model.absorb(before, evicted)
         linked = [name for name, tensor in outputs.items() if tensor.requires_grad]
         if linked:

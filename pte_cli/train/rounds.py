@@ -46,7 +46,19 @@ class Plan:
         self.device = device
         self.order = sorted(range(len(traces)), key=lambda i: -len(traces[i].evictions))
         self.rounds = 1 + max(len(trace.evictions) for trace in traces)
-        self.prompt_lengths = self._tensor([len(traces[i].prompt) for i in self.order])
+        self.prompts = [len(traces[i].prompt) for i in self.order]
+        self.prompt_lengths = self.tensor(self.prompts)
+
+    def sequences(self, batch: int) -> Tensor:
+        """Token ids of the first `batch` rows, int64 `[batch, longest]`, padded with 0."""
+        rows = [[*trace.prompt, *trace.completion] for trace in (self.traces[i] for i in self.order[:batch])]
+        longest = max(len(row) for row in rows)
+        return self.tensor([row + [0] * (longest - len(row)) for row in rows])
+
+    @property
+    def asks_policy(self) -> bool:
+        """Whether some eviction has no recorded positions, so that the policy must choose again."""
+        return any(e.positions is None for trace in self.traces for e in trace.evictions)
 
     @property
     def capacity(self) -> int:
@@ -73,13 +85,13 @@ class Plan:
         most = max((e.count for e in evictions), default=0)
         shape = (len(members), width)
         return Round(
-            self._tensor(ids).view(shape),
-            self._tensor(positions).view(shape),
-            self._tensor(picked),
-            self._tensor(targets),
-            self._tensor(rows),
-            self._tensor(tokens),
-            self._tensor([e.count for e in evictions]),
+            self.tensor(ids).view(shape),
+            self.tensor(positions).view(shape),
+            self.tensor(picked),
+            self.tensor(targets),
+            self.tensor(rows),
+            self.tensor(tokens),
+            self.tensor([e.count for e in evictions]),
             most,
             self._recorded([e.positions for e in evictions], most),
         )
@@ -93,7 +105,8 @@ class Plan:
             recorded[:, line, :, : gone.shape[-1]] = gone
         return recorded.to(self.device)
 
-    def _tensor(self, values: list[int]) -> Tensor:
+    def tensor(self, values: list[int]) -> Tensor:
+        """int64 on the plan's device."""
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
+from pte_cli.api import EvictionPolicy, pinned_length
 from pte_cli.rollout.trace import Trace, worked_trace
 from pte_cli.tasks.codec import Worked
 from pte_cli.train.replay import Loss, Scored
 
 
-def worked_traces(examples: Sequence[Worked], budget: int | None, frac: float) -> list[Trace]:
-    """The examples with the evictions their lengths bring about."""
-    return [worked_trace(example.prompt, example.completion, budget, frac) for example in examples]
+def worked_traces(examples: Sequence[Worked], policy: EvictionPolicy, budget: int | None, frac: float) -> list[Trace]:
+    """The examples with the evictions their lengths bring about under `policy`."""
+    return [worked_trace(e.prompt, e.completion, budget, frac, pinned_length(policy, len(e.prompt))) for e in examples]
 
 
 def token_weights(examples: Sequence[Worked], answer_weight: float) -> torch.Tensor:
