@@ -21,10 +21,9 @@ def window(budget: int, prompt_length: int, pinned: int | None = None) -> int:
         )
     room = budget - kept
     if room < MIN_WINDOW:
-        what = f"a prompt of {prompt_length}" if kept == prompt_length else f"{kept} pinned"
+        what = f"a prompt of {kept} tokens leaves" if kept == prompt_length else f"{kept} pinned tokens leave"
         raise UsageError(
-            f"evict.budget = {budget}: {what} tokens leaves {max(room, 0)} for thinking; "
-            f"use at least {kept + MIN_WINDOW}"
+            f"evict.budget = {budget}: {what} {max(room, 0)} for thinking; use at least {kept + MIN_WINDOW}"
         )
     return room
 

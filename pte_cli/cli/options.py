@@ -16,10 +16,19 @@ METHOD = "Method"
 TASK = "Task and model"
 OUTPUT = "Output"
 
-Evict = Annotated[str | None, typer.Option("--evict", help="Eviction policy: full, sliding.", rich_help_panel=METHOD)]
+Evict = Annotated[
+    str | None,
+    typer.Option(
+        "--evict",
+        help="Eviction policy: full, sliding, sink, importance or a plugin. [sliding]",
+        rich_help_panel=METHOD,
+    ),
+]
 Encoder = Annotated[
     str | None,
-    typer.Option("--encoder", help="What becomes of evicted tokens: pte, none.", rich_help_panel=METHOD),
+    typer.Option(
+        "--encoder", help="What becomes of evicted tokens: pte, none, ttt or a plugin. [pte]", rich_help_panel=METHOD
+    ),
 ]
 BudgetTokens = Annotated[
     int | None,

@@ -22,6 +22,16 @@ BAD = {
     "a run is there already": (["--out", "old"], "holds a run already"),
     "unknown setting": (["--set", "evict.windw=3"], "evict.windw = 3: unknown setting"),
     "unknown option": (["--set", "encoder.options.globals=3"], "did you mean 'global_tokens'"),
+    "unknown option of a policy": (["--evict", "sink", "--set", "evict.options.sinks=3"], "did you mean 'n_sink'"),
+    "unknown score": (["--evict", "importance", "--set", "evict.options.score=h2o"], "'attention', 'window'"),
+    "all prompts pinned by the policy": (
+        ["--evict", "sink", "--set", "evict.options.n_sink=46"],
+        "evict.budget = 48: 46 pinned tokens leave 2 for thinking; use at least 50",
+    ),
+    "likelihood of tokens that differ by layer": (
+        ["--evict", "importance", "--encoder", "ttt", "--set", "encoder.options.objective=nll"],
+        "drops different ones in each layer",
+    ),
     "missing file": (["--config", "nowhere.toml"], "'nowhere.toml': can't be read"),
     "objective": (["--objective", "ppo"], "must be 'sft', 'grpo' or 'sft+grpo'"),
 }
