@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from pte_cli.budget import window
-from pte_cli.config import RunConfig
-from pte_cli.registry import check_options, load_registry
-from pte_cli.tasks.recall import prompt_words
+from pte_cli.config import CHOICES, RunConfig, section_settings
+from pte_cli.plugin_options import check_options
+from pte_cli.registry import build, load_registry
 
 
-def check_config(config: RunConfig) -> None:
-    """UsageError for an unknown strategy, a wrong option, or a budget that no prompt of the task can fit."""
+def check_config(config: RunConfig) -> RunConfig:
+    """`config` with every option of its strategies filled in, so that what is recorded starts the same run.
+
+    UsageError for an unknown strategy, a wrong option, or a budget that no prompt of the task can fit.
+    """
     registry = load_registry()
-    policy = registry.eviction(config.evict.policy)
-    options = check_options("evict.options", policy, config.evict.options)
-    encoder = registry.encoder(config.encoder.name)
-    check_options("encoder.options", encoder, config.encoder.options)
-    if policy.build(options).bounded:
-        # Every word is at least one token, whatever the tokenizer; the engine checks the exact lengths again.
-        window(config.evict.budget, prompt_words(config.task.entries, config.task.queries))
+    specs = {
+        "evict": registry.eviction(config.evict.policy),
+        "encoder": registry.encoder(config.encoder.name),
+        "task": registry.task(config.task.name),
+    }
+    options = {
+        section: check_options(
+            f"{section}.options", specs[section], getattr(config, section).options, section_settings(section)
+        )
+        for section in CHOICES
+    }
+    task = build(specs["task"], options["task"])
+    if build(specs["evict"], options["evict"]).bounded:
+        # A lower bound, whatever the tokenizer; the engine checks the exact lengths again.
+        window(config.evict.budget, task.shortest_prompt)
+    filled = {
+        section: getattr(config, section).model_copy(update={"options": options[section].model_dump(mode="json")})
+        for section in CHOICES
+    }
+    return config.model_copy(update=filled)
