@@ -15,12 +15,14 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from pte_plugins.tasks.recall import ANSWER, ASK, LABELS, LISTS, THINK, VALUES, RecallTask, write
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from pte_cli.tasks.recall import ANSWER, ASK, LABELS, LISTS, THINK, VALUES, Problem, RecallTask, held_out, write
+from pte_cli.api import Problem
+from pte_cli.tasks.streams import held_out
 
 PAD, END = "<pad>", "<eos>"
 RESERVED = ("+1", "+2", "+3", "-1", "-2", "-3")
@@ -81,7 +83,7 @@ def teacher_forced(
     model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, entries: int, count: int = 256
 ) -> float:
     """Share of held-out problems whose whole completion is the likeliest one, token by token."""
-    ids, prompt, _ = encode(tokenizer, held_out(RecallTask(entries), count, seed=0))
+    ids, prompt, _ = encode(tokenizer, held_out(RecallTask(entries), "recall", count, seed=0))
     likeliest = model(input_ids=ids).logits[:, prompt - 1 : -1].argmax(-1)
     return (likeliest == ids[:, prompt:]).all(1).float().mean().item()
 

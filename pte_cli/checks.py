@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from pte_cli.api import pinned_length
 from pte_cli.budget import window
-from pte_cli.config import RunConfig
+from pte_cli.config import CHOICES, RunConfig, section_settings
 from pte_cli.errors import UsageError
-from pte_cli.registry import check_options, load_registry
-from pte_cli.tasks.recall import prompt_words
+from pte_cli.plugin_options import check_options
+from pte_cli.registry import build, load_registry
 
 
-def check_config(config: RunConfig) -> None:
-    """UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, or a budget too small
-    for any prompt of the task."""
+def check_config(config: RunConfig) -> RunConfig:
+    """`config` with every option of its strategies filled in, so that what is recorded starts the same run.
+
+    UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, or a budget that no prompt
+    of the task can fit.
+    """
     registry = load_registry()
-    spec = registry.eviction(config.evict.policy)
-    policy = spec.build(check_options("evict.options", spec, config.evict.options))
-    encoder = registry.encoder(config.encoder.name)
-    needs = encoder.needs(check_options("encoder.options", encoder, config.encoder.options))
+    specs = {
+        "evict": registry.eviction(config.evict.policy),
+        "encoder": registry.encoder(config.encoder.name),
+        "task": registry.task(config.task.name),
+    }
+    options = {
+        section: check_options(
+            f"{section}.options", specs[section], getattr(config, section).options, section_settings(section)
+        )
+        for section in CHOICES
+    }
+    task = build(specs["task"], options["task"])
+    policy = build(specs["evict"], options["evict"])
+    needs = specs["encoder"].needs(options["encoder"])
     if policy.bounded and policy.granularity != "uniform" and "nll_gradient" in needs:
         raise UsageError(
             f"encoder.name = {config.encoder.name!r} with these options asks for the likelihood of the evicted tokens, "
@@ -25,6 +38,10 @@ def check_config(config: RunConfig) -> None:
             "policy with granularity 'uniform' or another encoder.options.objective"
         )
     if policy.bounded:
-        # Every word is at least one token, whatever the tokenizer; the engine checks the exact lengths again.
-        shortest = prompt_words(config.task.entries, config.task.queries)
-        window(config.evict.budget, shortest, pinned_length(policy, shortest))
+        # A lower bound, whatever the tokenizer; the engine checks the exact lengths again.
+        window(config.evict.budget, task.shortest_prompt, pinned_length(policy, task.shortest_prompt))
+    filled = {
+        section: getattr(config, section).model_copy(update={"options": options[section].model_dump(mode="json")})
+        for section in CHOICES
+    }
+    return config.model_copy(update=filled)

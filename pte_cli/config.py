@@ -1,5 +1,8 @@
 """The settings of a run: one frozen model, filled from defaults < file < PTE_* variables < flags < --set.
 
+In the sections evict, encoder and task a key that is no setting is an option of the strategy chosen there:
+`evict.n_sink` is short for `evict.options.n_sink`. checks.py asks the strategy whether it has such an option.
+
 Imports neither torch nor transformers: a wrong setting is reported at once.
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,8 +37,8 @@ class ModelConfig(Section):
 
 
 class TaskConfig(Section):
-    entries: int = Field(12, ge=2, le=26, description="label-value pairs per problem: the difficulty")
-    queries: int = Field(3, ge=1, description="pairs the answer must report")
+    name: str = Field("recall", description="task plugin")
+    options: dict[str, Any] = Field(default_factory=dict, description="the task's own options")
 
 
 class EvictConfig(Section):
@@ -119,6 +122,10 @@ class RunConfig(Section):
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
+CHOICES = {"evict": "policy", "encoder": "name", "task": "name"}
+"""The sections of strategies, and the setting of each that chooses one. Their unknown keys are the strategy's options."""
+
+
 def load_config(
     *,
     file: Path | None = None,
@@ -130,30 +137,26 @@ def load_config(
 
     Raises UsageError, one line that names the setting, its value and what would work.
     """
-    tree: dict[str, Any] = read_file(file) if file is not None else {}
-    for name, value in _environment(os.environ if env is None else env).items():
-        _put(tree, name, value)
-    for name, value in (flags or {}).items():
-        if value is not None:
-            _put(tree, name, value)
-    for item in sets:
-        name, separator, text = item.partition("=")
-        if not separator or not name:
-            raise UsageError(f"--set {item!r}: expected KEY=VALUE, for example --set evict.frac=0.5")
-        _put(tree, name.strip(), _value(text))
-    return validate(tree)
+    tree: dict[str, Any] = {}
+    _add(tree, "--config", _dotted(read_file(file)) if file is not None else [])
+    _add(tree, "environment", _environment(os.environ if env is None else env))
+    _add(tree, "flags", [(name, value) for name, value in (flags or {}).items() if value is not None])
+    _add(tree, "--set", [_assignment(item) for item in sets])
+    return _validated(tree)
 
 
 def validate(tree: Mapping[str, Any]) -> RunConfig:
     """A RunConfig from a nested mapping; UsageError for the first thing that is wrong."""
+    own: dict[str, Any] = {}
+    _add(own, "settings", _dotted(tree))
+    return _validated(own)
+
+
+def _validated(tree: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise UsageError(_explain(error)) from None
-    if config.task.queries > config.task.entries:
-        raise UsageError(
-            f"task.queries = {config.task.queries}: at most task.entries = {config.task.entries} can be asked for"
-        )
     if "grpo" in config.train.objective and config.sampling.temperature == 0:
         raise UsageError(
             "sampling.temperature = 0.0: all completions of a group would be equal and GRPO could learn nothing; "
@@ -177,12 +180,28 @@ def read_file(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _environment(env: Mapping[str, str]) -> dict[str, Any]:
+def _environment(env: Mapping[str, str]) -> list[tuple[str, Any]]:
     """PTE_EVICT__BUDGET=64 is evict.budget = 64."""
-    found = {}
-    for name, text in sorted(env.items()):
-        if name.startswith(ENV_PREFIX) and name not in ENV_OTHER:
-            found[name.removeprefix(ENV_PREFIX).lower().replace("__", ".")] = _value(text)
+    return [
+        (name.removeprefix(ENV_PREFIX).lower().replace("__", "."), _value(text))
+        for name, text in sorted(env.items())
+        if name.startswith(ENV_PREFIX) and name not in ENV_OTHER
+    ]
+
+
+def _assignment(item: str) -> tuple[str, Any]:
+    name, separator, text = item.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(f"--set {item!r}: expected KEY=VALUE, for example --set evict.frac=0.5")
+    return name.strip(), _value(text)
+
+
+def _dotted(tree: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The settings of a nested mapping, sections taken apart, one level deep."""
+    found: list[tuple[str, Any]] = []
+    for section, content in tree.items():
+        inner = content if isinstance(content, dict) and section in RunConfig.model_fields else None
+        found += [(section, content)] if inner is None else [(f"{section}.{key}", v) for key, v in inner.items()]
     return found
 
 
@@ -192,6 +211,52 @@ def _value(text: str) -> Any:
         return tomli.loads(f"value = {text}")["value"]
     except tomli.TOMLDecodeError:
         return text.strip()
+
+
+def _add(tree: dict[str, Any], source: str, settings: Sequence[tuple[str, Any]]) -> None:
+    """Put the settings of one source over those of the sources before it.
+
+    A strategy chosen over another one leaves that one's options behind.
+    """
+    spelt: dict[str, tuple[str, Any]] = {}
+    whole = {_canonical(name): (name, value) for name, value in settings}
+    for name, value in settings:
+        for short, given in _options_in(name, value):
+            other, before = spelt.setdefault(short, (name, given))
+            if other != name and before != given:
+                raise UsageError(f"{name} = {given!r}: {source} also has {other} = {before!r}; they are one setting")
+    for section, choice in CHOICES.items():
+        there = tree.get(section)
+        chosen = whole.get(f"{section}.{choice}")
+        if chosen and isinstance(there, dict) and there.get(choice, chosen[1]) != chosen[1]:
+            there.pop("options", None)
+    # A table of options first, then single ones into it.
+    for name, (_, value) in sorted(whole.items(), key=lambda item: not item[0].endswith(".options")):
+        _put(tree, name, dict(value) if isinstance(value, dict) else value)
+
+
+def _options_in(name: str, value: Any) -> list[tuple[str, Any]]:
+    """The strategy options that a setting gives, each as (canonical name, value)."""
+    canonical = _canonical(name)
+    section, _, rest = canonical.partition(".")
+    if section not in CHOICES or not rest.startswith("options"):
+        return []
+    if rest == "options":
+        return [(f"{canonical}.{key}", v) for key, v in value.items()] if isinstance(value, dict) else []
+    return [(canonical, value)]
+
+
+def _canonical(name: str) -> str:
+    """evict.n_sink is evict.options.n_sink: what is no setting of a strategy's section is an option of it."""
+    section, _, rest = name.partition(".")
+    if section in CHOICES and rest and rest.partition(".")[0] not in section_settings(section):
+        return f"{section}.options.{rest}"
+    return name
+
+
+def section_settings(section: str) -> list[str]:
+    """The settings a section has itself."""
+    return list(type(RunConfig.model_fields[section].default).model_fields)
 
 
 def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from pte_cli.config import RunConfig, load_config
+from pte_cli.checks import check_config
+from pte_cli.config import RunConfig, load_config, validate
 from pte_cli.errors import UsageError
 
 
@@ -48,7 +49,15 @@ def test_a_written_config_starts_the_same_run(tmp_path):
         ("evict=3", "evict = 3"),
         ("grpo.group_size=1", "grpo.group_size = 1: must be at least 2"),
         ("train.objective=ppo", "train.objective = 'ppo': must be 'sft', 'grpo' or 'sft+grpo'"),
-        ("task.queries=13", "task.queries = 13: at most task.entries = 12"),
+        ("task.queries=13", "task.options.queries = 13: at most task.entries = 12"),
+        ("task.entrees=13", "task.entrees = 13: unknown setting; did you mean 'entries'"),
+        ("task.name=recal", "task.name = 'recal': no such plugin; did you mean 'recall'"),
+        ("encoder.normalise=row", "encoder.normalise = 'row': unknown setting; did you mean 'normalize'"),
+        ("encoder.global_tokens=0", "encoder.options.global_tokens = 0: "),
+        (
+            "evict.n_sink=4",
+            "evict.n_sink = 4: unknown setting; known: budget, frac, options, policy; 'sliding' takes no",
+        ),
         ("adapter.target_modules=[]", "adapter.target_modules = []"),
         ("budget", "--set 'budget': expected KEY=VALUE"),
         ("seed.x=1", "seed.x = 1|seed = "),
@@ -56,7 +65,7 @@ def test_a_written_config_starts_the_same_run(tmp_path):
 )
 def test_wrong_settings_are_named(setting, message):
     with pytest.raises(UsageError) as caught:
-        load_config(env={}, sets=[setting])
+        check_config(load_config(env={}, sets=[setting]))
     assert any(part in str(caught.value) for part in message.split("|"))
     assert "\n" not in str(caught.value)
 
@@ -81,7 +90,9 @@ def test_wrong_files_are_named(tmp_path, content, message):
 
 def test_an_unknown_variable_is_named():
     with pytest.raises(UsageError, match="evict.bugdet"):
-        load_config(env={"PTE_EVICT__BUGDET": "3"})
+        check_config(load_config(env={"PTE_EVICT__BUGDET": "3"}))
+    with pytest.raises(UsageError, match=r"adapter.rnk = 3: unknown setting; did you mean 'rank'"):
+        load_config(env={"PTE_ADAPTER__RNK": "3"})
 
 
 def test_defaults_are_the_papers():
@@ -92,3 +103,53 @@ def test_defaults_are_the_papers():
         "sliding",
         "pte",
     )
+
+
+def test_an_option_of_a_strategy_needs_no_options_in_its_name(tmp_path):
+    """From every source, in either spelling, the later source wins; `options` is where it ends up."""
+    toml, both = tmp_path / "run.toml", tmp_path / "both.toml"
+    toml.write_text("[encoder]\nnormalize = 'row'\nglobal_tokens = 5\n[encoder.options]\ninitial = 'global'\n")
+    read = {"global_tokens": 5, "initial": "global", "normalize": "row"}
+    assert load_config(file=toml, env={}).encoder.options == read
+    env = {"PTE_ENCODER__NORMALIZE": "none", "PTE_ENCODER__OPTIONS__GLOBAL_TOKENS": "6"}
+    assert load_config(file=toml, env=env).encoder.options == {**read, "normalize": "none", "global_tokens": 6}
+    sets = ["encoder.options.normalize=frobenius", "encoder.global_tokens=7"]
+    over = load_config(file=toml, env=env, flags={"encoder.initial": "identity"}, sets=sets)
+    assert over.encoder.options == {"global_tokens": 7, "initial": "identity", "normalize": "frobenius"}
+    assert load_config(env={}, sets=["encoder.a.b=1"]).encoder.options == {"a": {"b": 1}}
+    both.write_text("[encoder]\nglobal_tokens = 5\n[encoder.options]\nglobal_tokens = 6\n")
+    with pytest.raises(
+        UsageError, match=r"encoder.options = .*: --config also has encoder.global_tokens = 5; they are one"
+    ):
+        load_config(file=both, env={})
+    with pytest.raises(UsageError, match=r"evict.options.n = 8: --set also has evict.n = 4; they are one setting"):
+        load_config(env={}, sets=["evict.n=4", "evict.options.n=8"])
+    assert load_config(env={}, sets=["evict.n=4", "evict.options.n=4"]).evict.options == {"n": 4}
+    assert load_config(env={}, sets=["evict.n=4", "evict.n=8"]).evict.options == {"n": 8}
+
+
+def test_another_strategy_does_not_inherit_options(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("[encoder]\nname = 'pte'\nglobal_tokens = 5\n[evict]\nx = 1\n")
+    other = load_config(file=file, env={}, flags={"encoder.name": "none", "evict.policy": "mine"})
+    assert other.encoder.options == {}
+    assert other.evict.options == {"x": 1}, "the file chose no policy: its options are for whichever is chosen"
+    assert load_config(file=file, env={}, flags={"encoder.name": "pte"}).encoder.options == {"global_tokens": 5}
+
+
+def test_checked_settings_hold_every_option():
+    config = check_config(load_config(env={}, sets=["encoder.global_tokens='16'", "task.entries=8"]))
+    assert config.task.options == {"entries": 8, "queries": 3}
+    assert config.encoder.options == {
+        "global_tokens": 16,
+        "normalize": "frobenius",
+        "initial": "identity",
+        "read": "key",
+        "rotated_keys": False,
+    }
+    assert validate(json.loads(json.dumps(config.model_dump(mode="json")))) == config
+    assert check_config(config).identity() == config.identity()
+
+
+def test_settings_of_older_runs_are_still_read():
+    assert validate({"task": {"entries": 8, "queries": 2}}).task.options == {"entries": 8, "queries": 2}

@@ -19,12 +19,19 @@ ORDER = [
     "model",
     "rollout",
     "train",
+    "testing",
     "eval",
     "profile",
     "cli",
 ]
 """Top to bottom: a package may import those before it, never those after it."""
-AT_THE_SIDE = {"runs": "config", "checks": "tasks", "__main__": "cli"}
+AT_THE_SIDE = {
+    "runs": "config",
+    "plugin_options": "config",
+    "scaffold": "config",
+    "checks": "registry",
+    "__main__": "cli",
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -44,7 +44,7 @@ def evaluate(
     sets: Sets = None,
     json: Json = False,
 ) -> None:
-    """Accuracy on held-out problems of the built-in task, greedy, at a budget, policy and encoder of your choice."""
+    """Accuracy on held-out problems of the task, greedy, at a budget, policy and encoder of your choice."""
     flags = {
         "encoder.name": encoder,
         "evict.policy": evict,
@@ -52,7 +52,7 @@ def evaluate(
         "evict.budget": budget,
         "model.name": model,
         "model.device": device,
-        "task.entries": entries,
+        "task.options.entries": entries,
         "eval.problems": problems,
         "eval.seed": seed,
     }
@@ -77,7 +77,7 @@ def evaluate(
         "model": config.model.name,
         "encoder": config.encoder.name if run else "none",
         "evict": config.evict.model_dump(mode="json"),
-        "entries": config.task.entries,
+        "task": config.task.model_dump(mode="json"),
         "temperature": 0.0,
     }
     if json:

@@ -10,7 +10,7 @@ import typer
 from pte_cli.checks import check_config
 from pte_cli.cli import ui
 from pte_cli.config import RunConfig, load_config
-from pte_cli.registry import load_registry
+from pte_cli.registry import Registry, load_registry
 
 METHOD = "Method"
 TASK = "Task and model"
@@ -44,7 +44,7 @@ Model = Annotated[
 ]
 Entries = Annotated[
     int | None,
-    typer.Option("--entries", help="Pairs per problem, the difficulty. [12]", rich_help_panel=TASK),
+    typer.Option("--entries", help="Pairs per problem, the difficulty (task.entries). [12]", rich_help_panel=TASK),
 ]
 Problems = Annotated[
     int | None,
@@ -62,7 +62,7 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Any setting, e.g. adapter.rank=16. Repeatable.",
+        help="Any setting, e.g. adapter.rank=16, or option of a strategy, e.g. encoder.normalize=row. Repeatable.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -71,11 +71,16 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 
 def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) -> RunConfig:
     """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
-    for error in load_registry().errors:
+    report_plugins(load_registry())
+    return check_config(load_config(file=file, flags=flags, sets=sets or []))
+
+
+def report_plugins(registry: Registry) -> None:
+    """One line on stderr for each plugin that was left out, and each entry of PTE_PLUGINS that names nothing."""
+    for error in registry.errors:
         ui.err().print(f"plugin {error.entry_point} of {error.distribution} left out: {error.reason}", soft_wrap=True)
-    config = load_config(file=file, flags=flags, sets=sets or [])
-    check_config(config)
-    return config
+    for warning in registry.warnings:
+        ui.err().print(warning, soft_wrap=True)
 
 
 def conditions(config: RunConfig) -> str:

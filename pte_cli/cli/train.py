@@ -80,7 +80,7 @@ def train(
         "grpo.beta": beta,
         "model.name": model,
         "model.device": device,
-        "task.entries": entries,
+        "task.options.entries": entries,
         "eval.problems": problems,
         "seed": seed,
         "out": str(out) if out else None,

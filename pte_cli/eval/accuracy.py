@@ -1,4 +1,4 @@
-"""Accuracy on the held-out problems of the built-in task, greedy, under the configured policy and budget."""
+"""Accuracy on the held-out problems of the task, greedy, under the configured policy and budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pte_cli.config import RunConfig
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.prepare import Prepared
-from pte_cli.tasks.recall import held_out
+from pte_cli.tasks.streams import held_out
 from pte_cli.train.loop import sampling_of, scores
 
 
@@ -31,7 +31,7 @@ class Accuracy:
 
 def evaluate(prepared: Prepared, config: RunConfig) -> Accuracy:
     """Greedy completions for `config.eval.problems` held-out problems, and how many are right."""
-    problems = held_out(prepared.task, config.eval.problems, config.eval.seed)
+    problems = held_out(prepared.task, config.task.name, config.eval.problems, config.eval.seed)
     sampling = sampling_of(config, prepared.codec, temperature=0.0)
     engine = RolloutEngine(
         prepared.model,

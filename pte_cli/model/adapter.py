@@ -22,7 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from pte_cli.api import EncoderShape
 from pte_cli.errors import UsageError
-from pte_cli.registry import check_options, load_registry
+from pte_cli.registry import build, load_registry
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LAYER = re.compile(r"\.layers\.(\d+)\.")
@@ -131,8 +131,7 @@ def register() -> None:
 def build_encoder(config: PteConfig, model_config: PretrainedConfig) -> nn.Module:
     """The encoder plugin `config` names, built for the model's sizes. UsageError for an unknown name or option."""
     spec = load_registry().encoder(config.encoder)
-    options = check_options("encoder.options", spec, config.encoder_options)
-    return spec.build(options, encoder_shape(model_config, config.r))  # type: ignore[return-value]
+    return build(spec, config.encoder_options, encoder_shape(model_config, config.r))
 
 
 def encoder_shape(config: PretrainedConfig, rank: int) -> EncoderShape:

@@ -8,14 +8,13 @@ from pathlib import Path
 import torch
 from peft import PeftModel
 
-from pte_cli.api import EvictionPolicy
+from pte_cli.api import EvictionPolicy, Task
 from pte_cli.config import RunConfig
 from pte_cli.model.adapter import add_adapter
 from pte_cli.model.load import load_model
-from pte_cli.registry import check_options, load_registry
+from pte_cli.registry import build, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.tasks.codec import Codec, end_ids
-from pte_cli.tasks.recall import RecallTask
 
 
 @dataclass(frozen=True)
@@ -24,14 +23,15 @@ class Prepared:
 
     model: BoundedModel
     policy: EvictionPolicy
-    task: RecallTask
+    task: Task
     codec: Codec
 
 
 def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
     """Load and build everything `config` names; with `adapter`, a saved adapter instead of a fresh one."""
     base, tokenizer = load_model(config.model.name, config.model.dtype, config.model.device)
-    codec = Codec(tokenizer, end_ids(base, tokenizer))
+    task = build(load_registry().task(config.task.name), config.task.options)
+    codec = Codec(tokenizer, end_ids(base, tokenizer), task.words)
     torch.manual_seed(config.seed)
     if adapter is not None:
         model = PeftModel.from_pretrained(base, adapter)
@@ -44,12 +44,9 @@ def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
             alpha=config.adapter.alpha,
             target_modules=config.adapter.target_modules,
         )
-    return Prepared(
-        BoundedModel(model), build_policy(config), RecallTask(config.task.entries, config.task.queries), codec
-    )
+    return Prepared(BoundedModel(model), build_policy(config), task, codec)
 
 
 def build_policy(config: RunConfig) -> EvictionPolicy:
     """The eviction policy with its options."""
-    spec = load_registry().eviction(config.evict.policy)
-    return spec.build(check_options("evict.options", spec, config.evict.options))
+    return build(load_registry().eviction(config.evict.policy), config.evict.options)

@@ -1,1 +1,1 @@
-"""Problems with answers that can be checked: the built-in procedural task."""
+"""What every task needs: its streams of problems, and the way between its text and token ids."""

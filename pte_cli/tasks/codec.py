@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from pte_cli.api import Problem
 from pte_cli.errors import UsageError
-from pte_cli.tasks.recall import WORDS, Problem
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,16 @@ class Worked:
 
 
 class Codec:
-    """Encodes problems and decodes completions. Any of `ends` ends a completion; worked ones end with the first."""
+    """Encodes problems and decodes completions. Any of `ends` ends a completion; worked ones end with the first.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int]) -> None:
+    words: what the task needs as single tokens; UsageError for the first that the tokenizer does not know.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int], words: Sequence[str] = ()) -> None:
         self.tokenizer = tokenizer
         self.ends = tuple(ends)
         unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
-        missing = [word for word in WORDS if unknown in self._encode(word)]
+        missing = [word for word in words if unknown in self._encode(word)]
         if missing:
             raise UsageError(f"model.name: its tokenizer has no token for {missing[0]!r}, which the task writes")
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pte_cli.api import EvictionPolicy
+from pte_cli.api import EvictionPolicy, Problem, Task
 from pte_cli.config import RunConfig
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.sampling import Sampling
 from pte_cli.rollout.trace import Trace
 from pte_cli.tasks.codec import Codec
-from pte_cli.tasks.recall import Problem, RecallTask, training_stream
+from pte_cli.tasks.streams import training_stream
 from pte_cli.train.grpo import clip_fraction, clipped_surrogate, group_advantages, kl_estimate
 from pte_cli.train.replay import Loss, Scored, replay
 from pte_cli.train.sft import likelihood_loss, token_weights, worked_traces
@@ -37,7 +37,7 @@ class Trainer:
         config: RunConfig,
         model: BoundedModel,
         policy: EvictionPolicy,
-        task: RecallTask,
+        task: Task,
         codec: Codec,
         log: Callable[[Metrics], None],
     ) -> None:
@@ -46,7 +46,7 @@ class Trainer:
         self.budget = Budget(config.evict.budget if policy.bounded else None, config.evict.frac)
         self.sampling = sampling_of(config, codec)
         self.engine = RolloutEngine(model, policy, self.budget, self.sampling, batch=config.sampling.rows)
-        self.problems = training_stream(config.seed)
+        self.problems = training_stream(config.task.name, config.seed)
         self.step = 0
         self.seconds: dict[str, float] = {}
         encoder = {id(p) for p in model.encoder.parameters()} if model.encoder is not None else set()
@@ -208,7 +208,7 @@ def sampling_of(config: RunConfig, codec: Codec, temperature: float | None = Non
     )
 
 
-def scores(task: RecallTask, codec: Codec, problems: Sequence[Problem], traces: Sequence[Trace]) -> list[float]:
+def scores(task: Task, codec: Codec, problems: Sequence[Problem], traces: Sequence[Trace]) -> list[float]:
     """The task's score of each completion, 0 to 1; one that was cut off has no answer and scores 0."""
     return [
         task.score(problem, codec.text(trace.completion)) if trace.finish == "stop" else 0.0

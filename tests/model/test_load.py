@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 from helpers import causal_lm
+from pte_plugins.tasks.recall import WORDS
 
 from pte_cli.errors import UsageError
 from pte_cli.model.load import load_model
 from pte_cli.tasks.codec import Codec, end_ids
-from pte_cli.tasks.recall import WORDS
 
 
 def test_the_built_in_model_needs_no_network():
@@ -21,7 +21,7 @@ def test_the_built_in_model_needs_no_network():
     assert not any(p.requires_grad for p in model.parameters())
     ids = tokenizer(" ".join(WORDS))["input_ids"]
     assert len(set(ids)) == len(WORDS)
-    assert Codec(tokenizer, end_ids(model, tokenizer)).text([*ids, 1]) == " ".join(WORDS)
+    assert Codec(tokenizer, end_ids(model, tokenizer), WORDS).text([*ids, 1]) == " ".join(WORDS)
 
 
 def test_dtype_follows_the_setting():

@@ -1,4 +1,4 @@
-"""The built-in task: pair labels with values one by one while thinking, then report the pairs asked for.
+"""`recall`: pair labels with values one by one while thinking, then report the pairs asked for.
 
 Prompt `? c a : a b c : 4 7 7 =`, thinking `a 4 b 7 c 7`, answer `! c 7 a 4`. The prompt lists labels and values
 apart from each other; which belongs to which is worked out entry by entry in the thinking. The window is too small
@@ -13,6 +13,11 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from pte_cli import hookimpl
+from pte_cli.api import Problem, TaskSpec
+
 LABELS = tuple(string.ascii_lowercase)
 VALUES = tuple(string.digits)
 ASK, LISTS, THINK, ANSWER = "?", ":", "=", "!"
@@ -20,16 +25,21 @@ WORDS = (ASK, LISTS, THINK, ANSWER, *VALUES, *LABELS)
 """The task's whole vocabulary; a tokenizer needs one token for each word."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One problem as text, words separated by blanks.
+class RecallOptions(BaseModel):
+    """Options of the task `recall` (`--set task.NAME=VALUE`; `--entries N` for the first)."""
 
-    thinking + " " + answer is a worked completion, to which an end token is added.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    prompt: str
-    thinking: str
-    answer: str
+    entries: int = Field(12, ge=2, le=26, description="label-value pairs per problem: the difficulty")
+    queries: int = Field(3, ge=1, description="pairs the answer must report, at most all")
+
+    @field_validator("queries")
+    @classmethod
+    def _at_most_all(cls, queries: int, info: ValidationInfo) -> int:
+        entries = info.data.get("entries")
+        if entries is not None and queries > entries:
+            raise ValueError(f"at most task.entries = {entries} can be asked for")
+        return queries
 
 
 @dataclass(frozen=True)
@@ -39,11 +49,21 @@ class RecallTask:
     entries: int = 12
     queries: int = 3
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Each must be one token."""
+        return WORDS
+
+    @property
+    def shortest_prompt(self) -> int:
+        """Words of every prompt of this size; each is one token."""
+        return 4 + self.queries + 2 * self.entries
+
     def sample(self, rng: random.Random) -> Problem:
         """A random problem: labels and their order, values, queries and their order."""
         labels = rng.sample(LABELS, self.entries)
         values = [rng.choice(VALUES) for _ in labels]
-        return write(labels, values, rng.sample(range(self.entries), min(self.queries, self.entries)))
+        return write(labels, values, rng.sample(range(self.entries), self.queries))
 
     def score(self, problem: Problem, completion: str) -> float:
         """Share of the queries answered right, 0 to 1. 1 means that the answer is right.
@@ -70,17 +90,10 @@ def write(labels: Sequence[str], values: Sequence[str], asked: Sequence[int]) ->
     )
 
 
-def prompt_words(entries: int, queries: int) -> int:
-    """Words of a prompt of this size."""
-    return 4 + queries + 2 * entries
+def build(options: RecallOptions) -> RecallTask:
+    return RecallTask(options.entries, options.queries)
 
 
-def held_out(task: RecallTask, count: int, seed: int) -> list[Problem]:
-    """The `count` evaluation problems of a seed. Training draws from other streams (`training_stream`)."""
-    rng = random.Random(f"recall/eval/{seed}")
-    return [task.sample(rng) for _ in range(count)]
-
-
-def training_stream(seed: int) -> random.Random:
-    """The random numbers training problems of this seed are drawn from."""
-    return random.Random(f"recall/train/{seed}")
+@hookimpl
+def pte_tasks() -> list[TaskSpec]:
+    return [TaskSpec("recall", "pair labels with values, then report some of the pairs", build, RecallOptions)]

@@ -1,0 +1,1 @@
+"""Launchers: where the runs of a sweep are started."""

@@ -1,0 +1,1 @@
+"""Tasks: problems with answers that can be checked."""

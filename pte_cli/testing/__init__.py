@@ -1,0 +1,1 @@
+"""Checks that plugin authors run."""
