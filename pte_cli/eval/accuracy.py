@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 
 from pte_cli.config import RunConfig
+from pte_cli.eval.statistics import wilson
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.prepare import Prepared
 from pte_cli.tasks.streams import held_out
@@ -59,11 +59,3 @@ def evaluate(prepared: Prepared, config: RunConfig) -> Accuracy:
         cache_bytes=engine.peak_cache_bytes,
         tokens_per_second=tokens / seconds,
     )
-
-
-def wilson(right: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval for a proportion (E. B. Wilson, JASA 1927), 95 % by default."""
-    share = right / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,1 @@
+"""Rewards: what a completion is worth."""
