@@ -15,6 +15,7 @@ from pte_cli.registry import load_registry
 METHOD = "Method"
 TASK = "Task and model"
 OUTPUT = "Output"
+GRADING = "Recorded completions"
 
 Evict = Annotated[str | None, typer.Option("--evict", help="Eviction policy: full, sliding.", rich_help_panel=METHOD)]
 Encoder = Annotated[
