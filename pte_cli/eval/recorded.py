@@ -97,7 +97,9 @@ class _Line:
         texts = [single] if several is None else several
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             field = "completion" if several is None else "completions"
-            self.fail(f"{field!r} is {json.dumps(texts)[:60]}; text is expected" + (" in a list" * (several is not None)))
+            self.fail(
+                f"{field!r} is {json.dumps(texts)[:60]}; text is expected" + (" in a list" * (several is not None))
+            )
         finish = self.record.get("finish")
         finishes = finish if isinstance(finish, list) else [finish] * len(texts)
         if len(finishes) != len(texts) or not all(f is None or isinstance(f, str) for f in finishes):
