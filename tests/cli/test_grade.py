@@ -17,7 +17,7 @@ def pte(*words):
 
 RIGHT, WRONG = r"\boxed{2}", r"\boxed{3}"
 TWO = [
-    {"id": "a", "answer": "2", "completions": [RIGHT, RIGHT, WRONG, WRONG], "finish": ["stop", "stop", "length", "stop"]},
+    {"id": "a", "answer": "2", "completions": [RIGHT, RIGHT, WRONG, WRONG], "finish": [*"ss", "length", "s"]},
     *({"id": "b", "problem": "1 + 1?", "answer": "2", "completion": c, "sample": i, "finish": "stop"}
       for i, c in enumerate([RIGHT, WRONG, r"\boxed{", ""])),
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def test_k_beyond_the_samples_is_refused(tmp_path):
         ({"answer": "2"}, "no 'completion' and 'completions'"),
         ({"answer": "2", "completion": "x", "completions": ["x"]}, "both 'completion' and 'completions'"),
         ({"answer": "2", "completions": []}, "'completions' is []"),
-        ({"answer": "2", "completion": 3}, "'completion' is [3]"),
+        ({"answer": "2", "completion": 3}, "'completion' is 3"),
         ({"answer": "2", "completions": ["x", "y"], "finish": ["stop"]}, "'finish' is"),
         ({"answer": "3", "id": "a", "completion": "x"}, "has the answer '3' here and '2' in line 1"),
         ({"answer": "2", "id": "a", "completion": "x", "sample": 0}, "sample 0 of problem 'a' is there twice"),

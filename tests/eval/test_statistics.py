@@ -87,7 +87,7 @@ def test_paired_difference():
 
 
 def test_different_problems_cannot_be_paired():
-    with pytest.raises(UsageError, match="1 are in only one of them, the first is 'c'"):
+    with pytest.raises(UsageError, match="1 are in one of them only, first 'c'"):
         paired_difference({"a": [1], "b": [1]}, {"a": [1], "b": [1], "c": [0]})
 
 

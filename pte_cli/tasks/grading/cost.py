@@ -48,5 +48,5 @@ def _log10(number: Number) -> float:
         return 0.0
     if isinstance(number, Float):
         _, mantissa, exponent, _ = number._mpf_
-        return math.log10(mantissa) + exponent * math.log10(2)
-    return math.log10(abs(number.p)) - math.log10(number.q)
+        return math.log10(mantissa) + float(exponent) * math.log10(2)
+    return math.log10(abs(int(number.p))) - math.log10(int(number.q))

@@ -80,7 +80,7 @@ def test_hostile_answers_from_a_thread_leave_the_callers_alarm_alone(grader):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_bounded():
-    """A worker may not have more than it is allowed: an answer that needs it is not right, and the next one is graded."""
+    """A worker never has more than it is allowed: an answer that needs it is not right, the next is graded."""
     with Grader(workers=1, seconds=5.0, memory=200 * 2**20) as grader:
         hungry = boxed("12", r"\prod_{k=1}^{200000} (10^{5000}+k)")
         assert not grader.grade([hungry])[0].right

@@ -115,4 +115,6 @@ def test_a_percentage_counts_as_its_number_only_where_it_is_asked_for():
     assert compare("50", r"50\%", "What percent of the apples is left?") == "right"
     assert compare("0.5", r"50\%", "What is the probability?") == "right"
     assert compare("50", "0.5", "What percentage is left?") == "wrong"
+    assert asks_for_percentage("Express your answer as a percentage.")
     assert not asks_for_percentage("After a rise of 20 percent, how many are there?")
+    assert not asks_for_percentage("Find how many are left when 20% are sold, as in 30 percent of cases.")
