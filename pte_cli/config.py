@@ -123,7 +123,7 @@ class RunConfig(Section):
 
 
 CHOICES = {"evict": "policy", "encoder": "name", "task": "name"}
-"""The sections of strategies, and the setting of each that chooses one. Their unknown keys are the strategy's options."""
+"""The sections of strategies, and the setting of each that chooses one; their unknown keys are its options."""
 
 
 def load_config(

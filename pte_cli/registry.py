@@ -350,7 +350,7 @@ def _normal(name: str) -> str:
 
 
 def _entry_points() -> list[tuple[str, EntryPoint]]:
-    """(distribution, entry point) of the group; of two distributions of one name the one that is imported, the first."""
+    """(distribution, entry point) of the group; of distributions of one name the first, which is what is imported."""
     seen: set[str] = set()
     found: list[tuple[str, EntryPoint]] = []
     for distribution in distributions():

@@ -195,7 +195,6 @@ def test_what_a_flag_says_becomes_what_the_option_is():
 
 def test_a_build_that_fails_is_one_line_with_plugin_options_and_place():
     def build_badly(options):
-        print("noise")
         raise RuntimeError("no\nluck")
 
     spec = EvictionSpec("mine", "", build_badly, options=Sized)

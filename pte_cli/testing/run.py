@@ -1,0 +1,34 @@
+"""All checks of one plugin, without pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pte_cli.errors import UsageError
+from pte_cli.registry import KIND_OF, Spec, load_registry
+from pte_cli.testing.contract import Contract, Outcome
+from pte_cli.testing.encoder import EncoderContract
+from pte_cli.testing.eviction import EvictionContract
+from pte_cli.testing.reward import RewardContract
+from pte_cli.testing.task import TaskContract
+
+CONTRACTS: dict[str, type[Contract]] = {
+    contract.kind: contract for contract in (EvictionContract, EncoderContract, RewardContract, TaskContract)
+}
+
+
+def run_checks(
+    plugin: str | Spec, *, kind: str | None = None, options: Mapping[str, Any] | None = None
+) -> list[Outcome]:
+    """One outcome per check of the plugin's contract, in order.
+
+    plugin: its name, `distribution:name`, or its spec. kind: needed where plugins of two kinds share the name.
+    Raises UsageError for an unknown name, or a kind without a contract.
+    """
+    spec = load_registry().find(plugin, kind).spec if isinstance(plugin, str) else plugin
+    found = KIND_OF[type(spec)]
+    if found.name not in CONTRACTS:
+        raise UsageError(f"{spec.name!r} is a {found.title}; there are checks for: {', '.join(CONTRACTS)}")
+    contract = type("Checked", (CONTRACTS[found.name],), {"plugin": spec, "options": dict(options or {})})()
+    return [contract.outcome(check) for check in contract.checks()]
