@@ -259,7 +259,7 @@ def _load(distribution: str, entry: EntryPoint, allow: _Allowed, loading: _Loadi
         results = _guarded(lambda hook=hook: [spec for result in hook() for spec in result], fail)
         for spec in results.value if results is not None else ():
             problem = _problem(kind, spec)
-            found = Found(spec, distribution, version, entry.value) if problem is None else None
+            found = Found(spec, distribution, version, entry.module) if problem is None else None
             if found is None:
                 fail(problem or "")
             elif any(f.qualified == found.qualified and f.kind == kind for f in loading.found):

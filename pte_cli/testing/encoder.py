@@ -32,7 +32,7 @@ class EncoderContract(Contract):
     kind: ClassVar[str] = "encoder"
 
     def test_shapes(self) -> None:
-        """rotated_keys; states `[L, B, ...]` that keep names, shapes and dtypes; cores `[B, r, r]` or None; all finite."""
+        """States `[L, B, ...]` that keep names, shapes and dtypes; cores `[B, r, r]` or None; all finite."""
         model = self._model()
         encoder = model.encoder
         require(isinstance(encoder.rotated_keys, bool), f"rotated_keys is {encoder.rotated_keys!r}, not True or False")
@@ -86,7 +86,9 @@ class EncoderContract(Contract):
                 found = model.encoder.absorb(before, changed)
             for name, tensor in after.items():
                 rest = [row for row in range(len(evicted.mask)) if row != 1]
-                _require_close(found[name][:, rest], tensor[:, rest], f"other keys in one row change {name!r} of another")
+                _require_close(
+                    found[name][:, rest], tensor[:, rest], f"other keys in one row change {name!r} of another"
+                )
         require_same(
             rollout(self._model(), Oldest(), rows=1), rollout(self._model(), Oldest(), rows=4), "alone and in a batch"
         )
@@ -114,7 +116,9 @@ class EncoderContract(Contract):
         traces = self._rollout(model)
         first = scored(model, traces[:1], Oldest())
         scored(model, traces[1:], Oldest())
-        _require_close(scored(model, traces[:1], Oldest()), first, "scoring other sequences changes a sequence's scores")
+        _require_close(
+            scored(model, traces[:1], Oldest()), first, "scoring other sequences changes a sequence's scores"
+        )
         # One row: the second sequence takes over the slots of the first.
         queue = rollout(self._model(), Oldest(), lengths=(6, 9), rows=1, temperature=0.0)
         both = rollout(self._model(), Oldest(), lengths=(6, 9), rows=2, temperature=0.0)

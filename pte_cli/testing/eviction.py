@@ -83,7 +83,7 @@ class EvictionContract(Contract):
                 lowest = int(eviction.positions.min())
                 require(
                     lowest >= first,
-                    f"the token at position {lowest} left; the first {first} of a prompt of {len(trace.prompt)} are pinned",
+                    f"the token at position {lowest} left; the first {first} tokens of its sequence are pinned",
                 )
 
     def test_newest_kept(self) -> None:
@@ -140,7 +140,7 @@ class EvictionContract(Contract):
                     torch.equal(
                         eviction.positions.sort(-1).values.long(), evicted.positions[:, 0, :].sort(-1).values.long()
                     ),
-                    f"sequence {i}, after {eviction.step} tokens: the replay lets other tokens go than the rollout did; "
+                    f"sequence {i}, after {eviction.step} tokens: the replay lets other tokens go than the rollout; "
                     "score must depend on the view's tokens only, not on their slots or on earlier calls",
                 )
 

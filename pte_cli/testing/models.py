@@ -110,9 +110,7 @@ class WatchedModel(BoundedModel):
         self.evicted: list[Evicted] = []
         self.absorbed: list[tuple[State, Evicted, State]] = []
 
-    def hidden(
-        self, ids: Tensor, position_ids: Tensor, cache: BoundedCache, cores: Sequence[Tensor | None]
-    ) -> Tensor:
+    def hidden(self, ids: Tensor, position_ids: Tensor, cache: BoundedCache, cores: Sequence[Tensor | None]) -> Tensor:
         stored = (cache.positions >= 0).sum(-1)
         # A rollout stores its tokens before the pass, a replay after it.
         new = (position_ids >= 0).sum(-1)[None, :, None] if self.replaying else 0

@@ -30,14 +30,14 @@ class TaskContract(Contract):
             right = task.score(problem, f"{problem.thinking} {problem.answer}")
             require(right == 1, f"the worked completion of {problem.prompt!r} scores {right!r}, not 1")
             none = task.score(problem, "")
-            require(0 <= none < 1, f"an empty completion of {problem.prompt!r} scores {none!r}; it must be 0 to below 1")
+            require(0 <= none < 1, f"an empty completion of {problem.prompt!r} scores {none!r}, not 0 to below 1")
 
     def test_words_and_shortest_prompt(self) -> None:
         """No prompt has fewer words than `shortest_prompt`; where `words` is set, nothing else is written."""
         task = self.make()
         for problem in _sample(task, 0):
-            count = len(problem.prompt.split())
-            require(count >= task.shortest_prompt, f"a prompt has {count} words; shortest_prompt is {task.shortest_prompt}")
+            count, shortest = len(problem.prompt.split()), task.shortest_prompt
+            require(count >= shortest, f"a prompt has {count} words; shortest_prompt is {shortest}")
             written = set(f"{problem.prompt} {problem.thinking} {problem.answer}".split())
             unknown = sorted(written - set(task.words)) if task.words else []
             require(not unknown, f"it writes {unknown}, which are not in words")

@@ -32,18 +32,20 @@ class TestSlidingByName(EvictionContract):
 
 class TestEncoderWithOptions(EncoderContract):
     plugin = "pte"
-    options = {"global_tokens": 5, "initial": "global", "normalize": "row", "read": "value", "rotated_keys": True}  # noqa: RUF012
+    options = {"global_tokens": 5, "initial": "global", "normalize": "row", "read": "value", "rotated_keys": True}
 
 
 class TestRewardBySpec(RewardContract):
     plugin = RewardSpec(
-        "right", "", lambda _: lambda completions, answer, **_: [float(a in c) for a, c in zip(answer, completions)]  # noqa: B905
+        "right",
+        "",
+        lambda _: lambda completions, answer, **_: [float(a in c) for a, c in zip(answer, completions)],  # noqa: B905
     )
 
 
 class TestTask(TaskContract):
     plugin = "recall"
-    options = {"entries": 4}  # noqa: RUF012
+    options = {"entries": 4}
 
 
 # ---- eviction policies, one thing wrong each ----------------------------------------------------------------
