@@ -59,6 +59,7 @@ BROKEN = {
         "dict",
         None,
     ),
+    "name": (GOOD.format(name="a:b"), "eviction policy 'a:b': a name must be letters", None),
     "unknown hook": (
         GOOD.format(name="x").replace("def pte_eviction_policies", "def pte_evictions"),
         "unknown hook",

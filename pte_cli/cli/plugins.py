@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,8 +76,7 @@ def check(name: Name, kind: Kind = None, json: Json = False) -> None:
     """Run the contract suite on a plugin: one line per check; exit code 1 when one fails."""
     found = _registry(kind).find(name, kind)
 
-    # What a plugin prints while it is checked must not mix with the result.
-    with contextlib.redirect_stdout(sys.stderr):
+    with ui.only_results_on_stdout():
         from pte_cli.testing import run_checks
 
         outcomes = run_checks(found.spec)

@@ -117,9 +117,9 @@ class WatchedModel(BoundedModel):
         self.cached.append(int((stored + new).max()))
         return super().hidden(ids, position_ids, cache, cores)
 
-    def readable(self, evicted: Evicted) -> Evicted:
+    def readable(self, evicted: Evicted, *more: Any) -> Evicted:
         self.evicted.append(evicted)
-        return super().readable(evicted)
+        return super().readable(evicted, *more)
 
     def absorb(self, state: State, evicted: Evicted) -> State:
         after = super().absorb(state, evicted)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pte_cli.errors import UsageError
-from pte_cli.registry import KIND_OF, Spec, load_registry
+from pte_cli.registry import Spec, kind_of, load_registry
 from pte_cli.testing.contract import Contract, Outcome
 from pte_cli.testing.encoder import EncoderContract
 from pte_cli.testing.eviction import EvictionContract
@@ -29,7 +29,7 @@ def run_checks(
     Raises UsageError for an unknown name, or a kind without a contract.
     """
     spec = load_registry().find(plugin, kind).spec if isinstance(plugin, str) else plugin
-    found = KIND_OF[type(spec)]
+    found = kind_of(spec)
     if found.name not in CONTRACTS:
         raise UsageError(f"{spec.name!r} is a {found.title}; there are checks for: {', '.join(CONTRACTS)}")
     contract = type("Checked", (CONTRACTS[found.name],), {"plugin": spec, "options": dict(options or {})})()
