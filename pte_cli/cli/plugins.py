@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pte_cli.cli import ui
 from pte_cli.cli.options import report_plugins
+from pte_cli.config import assignment
 from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.registry import KINDS, Found, Registry, load_registry
 from pte_cli.scaffold import write_plugin
@@ -21,6 +22,10 @@ plugins = typer.Typer(name="plugins", help="Find, inspect, check and write plugi
 
 Name = Annotated[str, typer.Argument(help="A plugin's name, or DISTRIBUTION:NAME.")]
 Kind = Annotated[str | None, typer.Option("--kind", metavar="KIND", help=f"One of {', '.join(KINDS)}.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of the plugin. Repeatable."),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -72,14 +77,14 @@ def show_one(name: Name, kind: Kind = None, json: Json = False) -> None:
 
 
 @plugins.command("check")
-def check(name: Name, kind: Kind = None, json: Json = False) -> None:
+def check(name: Name, kind: Kind = None, sets: Options = None, json: Json = False) -> None:
     """Run the contract suite on a plugin: one line per check; exit code 1 when one fails."""
     found = _registry(kind).find(name, kind)
 
     with ui.only_results_on_stdout():
         from pte_cli.testing import run_checks
 
-        outcomes = run_checks(found.spec)
+        outcomes = run_checks(found.spec, options=dict(assignment(item) for item in sets or []))
     failed = sum(not outcome.passed for outcome in outcomes)
     if json:
         checks = [vars(outcome) for outcome in outcomes]

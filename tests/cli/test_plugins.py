@@ -123,8 +123,11 @@ def test_check_says_pass_or_fail_for_each(install):
     document = json.loads(done.stdout)
     assert (document["kind"], document["passed"]) == ("task", True)
     assert [check["passed"] for check in document["checks"]] == [True] * 3
+    done = install.pte("plugins", "check", "recall", "--set", "queries=13")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: task.options.queries = 13: at most task.entries = 12 can be asked for\n"
     install("bad", GOOD.format(score="-view.positions"))
-    done = install.pte("plugins", "check", "mine")
+    done = install.pte("plugins", "check", "mine", "--set", "size=5")
     assert done.returncode == 1
     assert "noise" in done.stderr
     lines = done.stdout.splitlines()

@@ -13,12 +13,14 @@ from pte_cli.errors import UsageError
 from pte_cli.registry import load_registry
 from pte_cli.testing import EncoderContract, EvictionContract, RewardContract, TaskContract, run_checks
 
+REQUIRED = {"overlong": {"max_length": 8}}
+"""Options without a default."""
 BUILT_IN = [f for f in load_registry().found if f.distribution == "pte-cli" and f.kind.name != "launcher"]
 
 
 @pytest.mark.parametrize("found", BUILT_IN, ids=lambda found: f"{found.kind.name}-{found.spec.name}")
 def test_every_built_in_plugin_passes(found):
-    outcomes = run_checks(found.qualified, kind=found.kind.name)
+    outcomes = run_checks(found.qualified, kind=found.kind.name, options=REQUIRED.get(found.spec.name))
     assert len(outcomes) >= 3
     assert [outcome for outcome in outcomes if not outcome.passed] == []
 
@@ -393,3 +395,13 @@ def test_what_a_plugin_raises_is_a_failure_with_its_place():
     assert not outcome.passed
     assert outcome.reason.startswith("AttributeError: 'EvictionView' object has no attribute")
     assert "test_contracts.py:" in outcome.reason
+
+
+def test_an_encoder_given_constants_is_not_held_to_a_finite_difference():
+    class Needs(Detaches):
+        needs = frozenset({"something"})
+
+    contract = contract_of(EncoderContract, EncoderSpec("needs", "", lambda _, shape: Needs(shape)))
+    outcome = contract.outcome("gradient_equals_finite_difference")
+    assert outcome.passed
+    assert outcome.reason.startswith("does not apply: it is given something")
