@@ -28,7 +28,8 @@ def main() -> None:
         f"one training step, {args.rows} rows, prompt {args.prompt}, budget {args.budget}; peak bytes of live tensors"
     )
     print(
-        f"{'encoder':8} {'policy':8} {'gradient':9} {'tokens':>6} {'rollout':>12} {'whole step':>12} {'ratio to first':>14}"
+        f"{'encoder':8} {'policy':8} {'gradient':9} {'tokens':>6} "
+        f"{'rollout':>12} {'whole step':>12} {'ratio to first':>14}"
     )
     arms = (
         ("pte", "sliding", "truncated"),

@@ -123,7 +123,7 @@ class RunConfig(Section):
 
 
 CHOICES = {"evict": "policy", "encoder": "name", "task": "name"}
-"""The sections of strategies, and the setting of each that chooses one. Their unknown keys are the strategy's options."""
+"""The sections of strategies, and the setting of each that chooses one; their unknown keys are its options."""
 
 
 def load_config(
@@ -141,7 +141,7 @@ def load_config(
     _add(tree, "--config", _dotted(read_file(file)) if file is not None else [])
     _add(tree, "environment", _environment(os.environ if env is None else env))
     _add(tree, "flags", [(name, value) for name, value in (flags or {}).items() if value is not None])
-    _add(tree, "--set", [_assignment(item) for item in sets])
+    _add(tree, "--set", [assignment(item) for item in sets])
     return _validated(tree)
 
 
@@ -189,7 +189,8 @@ def _environment(env: Mapping[str, str]) -> list[tuple[str, Any]]:
     ]
 
 
-def _assignment(item: str) -> tuple[str, Any]:
+def assignment(item: str) -> tuple[str, Any]:
+    """NAME and value of a `--set NAME=VALUE`."""
     name, separator, text = item.partition("=")
     if not separator or not name.strip():
         raise UsageError(f"--set {item!r}: expected KEY=VALUE, for example --set evict.frac=0.5")

@@ -86,7 +86,11 @@ KINDS = {
     )
 }
 """Every kind of plugin by the name that `--kind` takes."""
-KIND_OF: dict[type[Spec], Kind] = {kind.spec: kind for kind in KINDS.values()}
+
+
+def kind_of(spec: Spec) -> Kind:
+    """The kind of plugin that a spec announces."""
+    return next(kind for kind in KINDS.values() if isinstance(spec, kind.spec))
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class Found:
 
     @property
     def kind(self) -> Kind:
-        return KIND_OF[type(self.spec)]
+        return kind_of(self.spec)
 
     @property
     def qualified(self) -> str:
@@ -192,7 +196,7 @@ def build(spec: Spec, options: Mapping[str, Any] | BaseModel, *sizes: Any) -> An
 
     Raises UsageError for a wrong option, PteError when the plugin's own `build` fails or returns something else.
     """
-    kind = KIND_OF[type(spec)]
+    kind = kind_of(spec)
     checked = options if isinstance(options, BaseModel) else check_options(f"{kind.section}.options", spec, options)
     blame = f"{kind.title} {spec.name!r} with {kind.section}.options = {checked.model_dump()!r}"
     try:
@@ -259,7 +263,7 @@ def _load(distribution: str, entry: EntryPoint, allow: _Allowed, loading: _Loadi
         results = _guarded(lambda hook=hook: [spec for result in hook() for spec in result], fail)
         for spec in results.value if results is not None else ():
             problem = _problem(kind, spec)
-            found = Found(spec, distribution, version, entry.value) if problem is None else None
+            found = Found(spec, distribution, version, entry.module) if problem is None else None
             if found is None:
                 fail(problem or "")
             elif any(f.qualified == found.qualified and f.kind == kind for f in loading.found):
@@ -289,6 +293,8 @@ def _problem(kind: Kind, spec: Any) -> str | None:
     """What is wrong with an announced spec, or None."""
     if not isinstance(spec, kind.spec):
         return f"returned {type(spec).__name__}, expected {kind.spec.__name__}"
+    if not (isinstance(spec.name, str) and re.fullmatch(r"\w[\w.-]*", spec.name)):
+        return f"{kind.title} {spec.name!r}: a name must be letters, digits, '-', '_' or '.'"
     if spec.api != API_VERSION:
         return f"{spec.name!r} was written for plugin API {spec.api}; this is API {API_VERSION}"
     if not (isinstance(spec.options, type) and issubclass(spec.options, BaseModel)):
@@ -350,7 +356,7 @@ def _normal(name: str) -> str:
 
 
 def _entry_points() -> list[tuple[str, EntryPoint]]:
-    """(distribution, entry point) of the group; of two distributions of one name the one that is imported, the first."""
+    """(distribution, entry point) of the group; of distributions of one name the first, which is what is imported."""
     seen: set[str] = set()
     found: list[tuple[str, EntryPoint]] = []
     for distribution in distributions():

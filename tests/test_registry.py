@@ -59,6 +59,7 @@ BROKEN = {
         "dict",
         None,
     ),
+    "name": (GOOD.format(name="a:b"), "eviction policy 'a:b': a name must be letters", None),
     "unknown hook": (
         GOOD.format(name="x").replace("def pte_eviction_policies", "def pte_evictions"),
         "unknown hook",
@@ -195,7 +196,6 @@ def test_what_a_flag_says_becomes_what_the_option_is():
 
 def test_a_build_that_fails_is_one_line_with_plugin_options_and_place():
     def build_badly(options):
-        print("noise")
         raise RuntimeError("no\nluck")
 
     spec = EvictionSpec("mine", "", build_badly, options=Sized)

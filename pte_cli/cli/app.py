@@ -11,6 +11,7 @@ import typer
 
 from pte_cli import __version__
 from pte_cli.cli.eval import evaluate
+from pte_cli.cli.plugins import plugins
 from pte_cli.cli.train import train
 from pte_cli.errors import PteError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.add_typer(plugins)
 
 
 def show_version(wanted: bool) -> None:

@@ -88,7 +88,8 @@ def evaluate(
 
     from pte_cli.eval.run import evaluate_saved
 
-    result = asdict(evaluate_saved(config, saved))
+    with ui.only_results_on_stdout():
+        result = asdict(evaluate_saved(config, saved))
     settings = {
         "run": str(run) if run else None,
         "model": config.model.name,

@@ -97,7 +97,7 @@ def train(
 
     from pte_cli.eval.run import train_and_evaluate
 
-    with ui.StepProgress() as progress:
+    with ui.only_results_on_stdout(), ui.StepProgress() as progress:
         result = train_and_evaluate(config, run, progress.step)
     if json:
         ui.print_json(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import AbstractContextManager, redirect_stdout
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +37,11 @@ def out() -> Console:
 def err() -> Console:
     """Everything else: stderr."""
     return Console(stderr=True, highlight=False, markup=False)
+
+
+def only_results_on_stdout() -> AbstractContextManager[object]:
+    """Inside the block what anyone prints, a plugin for instance, goes to stderr."""
+    return redirect_stdout(sys.stderr)
 
 
 def print_json(document: Any) -> None:

@@ -165,7 +165,7 @@ class BoundedCache(Cache):
         return self._appended or []
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Give free slots to new `positions` `[1 or L, B, 1 or Hkv, T]`; the slots, and which are real (not padding)."""
+        """Give free slots to new `positions` `[1 or L, B, 1 or Hkv, T]`: the slots, and which are no padding."""
         # Free slots first, in a fixed order. Padding gets what is left and writes back what was there.
         order = (self.positions != EMPTY).to(torch.uint8).argsort(dim=-1, stable=True)
         slots, real = order[..., : positions.shape[-1]], positions != EMPTY
