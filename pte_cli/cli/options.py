@@ -31,7 +31,15 @@ Frac = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="tiny (built in) or a folder with safetensors. [tiny]", rich_help_panel=TASK),
+    typer.Option(
+        "--model",
+        help="tiny (built in), a folder, a GGUF file, a hub id, or preset:NAME with --dry-run. [tiny]",
+        rich_help_panel=TASK,
+    ),
+]
+TrustCode = Annotated[
+    bool | None,
+    typer.Option("--trust-remote-code", help="Run the code that a model brings with it. [off]", rich_help_panel=TASK),
 ]
 Entries = Annotated[
     int | None,
@@ -60,12 +68,14 @@ Sets = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
-def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) -> RunConfig:
+def configure(
+    file: Path | None, flags: dict[str, Any], sets: list[str] | None, *, dry_run: bool = False
+) -> RunConfig:
     """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
     for error in load_registry().errors:
         ui.err().print(f"plugin {error.entry_point} of {error.distribution} left out: {error.reason}", soft_wrap=True)
     config = load_config(file=file, flags=flags, sets=sets or [])
-    check_config(config)
+    check_config(config, dry_run=dry_run)
     return config
 
 
