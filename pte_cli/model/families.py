@@ -83,6 +83,7 @@ OBSTACLES = (
     Obstacle("layers_block_type", _not_attention, RECURRENT),
     Obstacle("mamba_d_state", _positive, RECURRENT),
     Obstacle("linear_num_key_heads", _positive, RECURRENT),
+    Obstacle("conv_L_cache", _positive, RECURRENT),
     Obstacle("attn_logit_softcapping", _stated, CAPPED),
     Obstacle("final_logit_softcapping", _stated, CAPPED),
     Obstacle("num_kv_shared_layers", _positive, SHARED),

@@ -45,6 +45,12 @@ def gguf_config(name: str, header: Header) -> dict[str, Any]:
             f"model.name = {name!r}: GGUF architecture {kind!r} is not supported (supported: {', '.join(TYPES)}); "
             "use the model's safetensors instead"
         )
+    scaling = data.get(f"{kind}.rope.scaling.type", "none")
+    if "rope_freqs.weight" in header.tensors or scaling != "none":
+        raise UsageError(
+            f"model.name = {name!r}: its RoPE is scaled, and transformers leaves that out when it reads GGUF (the text "
+            "would be worse than the model's); use the model's safetensors instead"
+        )
     width, heads = data[f"{kind}.embedding_length"], data[f"{kind}.attention.head_count"]
     return {
         "model_type": TYPES[kind],

@@ -22,7 +22,7 @@ from transformers.utils import logging
 from pte_cli.config import ModelConfig
 from pte_cli.errors import UsageError
 from pte_cli.model.families import check_family
-from pte_cli.model.quantized import quantization_arguments
+from pte_cli.model.quantized import make_differentiable, quantization_arguments
 from pte_cli.model.source import Source, check_trainable, describe_model, locate
 
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -55,6 +55,7 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
     except (OSError, ValueError) as error:
         raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
     model.requires_grad_(False)
+    make_differentiable(model)
     if "device_map" not in more:
         model = model.to(target)
     return model.eval(), tokenizer
