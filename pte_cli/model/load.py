@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -52,7 +53,7 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
             source.location, config=config, dtype=dtype, use_safetensors=True, **where, **more
         )
         tokenizer = load_tokenizer(source, where)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
     model.requires_grad_(False)
     make_differentiable(model)
