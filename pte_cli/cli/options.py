@@ -68,9 +68,7 @@ Sets = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
-def configure(
-    file: Path | None, flags: dict[str, Any], sets: list[str] | None, *, dry_run: bool = False
-) -> RunConfig:
+def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None, *, dry_run: bool = False) -> RunConfig:
     """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
     for error in load_registry().errors:
         ui.err().print(f"plugin {error.entry_point} of {error.distribution} left out: {error.reason}", soft_wrap=True)

@@ -26,6 +26,7 @@ from pte_cli.cli.options import (
     configure,
 )
 from pte_cli.config import RunConfig
+from pte_cli.model.families import FAMILIES
 from pte_cli.model.source import BUILT_IN, describe_model
 from pte_cli.runs import RunDir, default_out
 
@@ -161,8 +162,8 @@ def planned_sizes(config: RunConfig) -> dict[str, Any] | None:
     if config.model.name == BUILT_IN:
         return None
     described = describe_model(config.model)
-    if not described:
-        return None
+    if described.get("model_type") not in FAMILIES:
+        return None  # a GGUF file on the hub, or code of its own: known only once it is loaded
     from pte_cli.profile.sizes import run_sizes
 
     return run_sizes(config, described)

@@ -117,7 +117,9 @@ def check_packages(settings: ModelConfig, source: Source, config: Mapping[str, A
                 "use the model's safetensors for a 4-bit base"
             )
         if find_spec("gguf") is None:
-            raise UsageError(f"model.name = {settings.name!r}: reading GGUF needs a package: pip install 'pte-cli[gguf]'")
+            raise UsageError(
+                f"model.name = {settings.name!r}: reading GGUF needs a package: pip install 'pte-cli[gguf]'"
+            )
     stored = config.get("quantization_config") or {}
     if stored and not (stored.get("quant_method") == FOUR_BIT and stored.get("load_in_4bit")):
         raise UsageError(

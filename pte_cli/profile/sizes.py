@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from pte_cli.api import EncoderShape
 from pte_cli.config import RunConfig
@@ -27,7 +28,9 @@ def run_sizes(config: RunConfig, model: Mapping[str, Any]) -> dict[str, Any]:
 
     Bytes of the cache are of one sequence. UsageError for target modules that the model does not have.
     """
-    shape = model_shape(model)
+    # A config.json may leave out what its class has as a default.
+    stated = {name: value for name, value in model.items() if name != "model_type"}
+    shape = model_shape(AutoConfig.for_model(model["model_type"], **stated).to_dict())
     unknown = set(config.adapter.target_modules) - set(linears(shape))
     if unknown:
         name = sorted(unknown)[0]

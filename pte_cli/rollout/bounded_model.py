@@ -109,4 +109,6 @@ class BoundedModel:
         """`evicted` with its keys as the encoder wants them: un-rotated unless it asks otherwise."""
         if self.encoder is None or self.encoder.rotated_keys:
             return evicted
-        return replace(evicted, keys=unrotate(evicted.keys, evicted.positions, self.backbone.rotary_emb, self.rotations))
+        return replace(
+            evicted, keys=unrotate(evicted.keys, evicted.positions, self.backbone.rotary_emb, self.rotations)
+        )

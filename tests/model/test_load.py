@@ -87,7 +87,8 @@ def test_code_that_computes_its_own_attention_is_refused(tmp_path):
     (tmp_path / "own.py").write_text(
         "from transformers import LlamaConfig, LlamaForCausalLM\n"
         "class OwnConfig(LlamaConfig):\n    model_type = 'llama-alone'\n"
-        "class OwnForCausalLM(LlamaForCausalLM):\n    config_class = OwnConfig\n    _supports_attention_backend = False\n"
+        "class OwnForCausalLM(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+        "    _supports_attention_backend = False\n"
     )
     with pytest.raises(UsageError, match="OwnForCausalLM computes its attention itself"):
         load_model(settings(tmp_path, trust_remote_code=True))

@@ -58,9 +58,9 @@ def test_rollout_replay_and_gradients_are_those_of_the_unpacked_model(folder):
     assert type(base.model.layers[0].mlp.up_proj).__name__ == "Linear4bit"
     plain = with_adapter(unpacked(base))
     packed = with_adapter(base)
-    traces = RolloutEngine(
-        packed, policy("sliding"), Budget(24, 0.25), Sampling(max_new_tokens=50), batch=3
-    ).generate(prompts([5, 9, 12]))
+    traces = RolloutEngine(packed, policy("sliding"), Budget(24, 0.25), Sampling(max_new_tokens=50), batch=3).generate(
+        prompts([5, 9, 12])
+    )
     scores, gradients = [], []
     for model in (packed, plain):
         scores.append(replay(model, traces, policy("sliding"), loss=lambda scored: -scored.logprobs.mean()))

@@ -68,14 +68,14 @@ def test_keys_of_every_family_come_back_as_they_were_projected(family):
         model.hidden(torch.tensor([prompt]), positions, cache, [None] * 3)
     size = cache.keys.shape[-1]
     # [1, 20, heads * size] or [1, 20, heads, size]; Gemma 3 norms after the transpose.
-    expected = torch.stack(
-        [k if family == "gemma3" else k.view(1, 20, -1, size).transpose(1, 2) for k in projected]
-    )
+    expected = torch.stack([k if family == "gemma3" else k.view(1, 20, -1, size).transpose(1, 2) for k in projected])
     back = unrotate(cache.keys, cache.positions, model.backbone.rotary_emb, model.rotations)
     assert back.shape == expected.shape
     # The models compute cosines in float32.
     assert (back - expected).abs().max() < 1e-5
-    assert ((cache.keys - expected).abs().amax((1, 2, 3, 4)) > 0.1).tolist() == [r != UNROTATED for r in model.rotations]
+    assert ((cache.keys - expected).abs().amax((1, 2, 3, 4)) > 0.1).tolist() == [
+        r != UNROTATED for r in model.rotations
+    ]
 
 
 def test_which_layer_turns_its_keys_how():

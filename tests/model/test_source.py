@@ -99,7 +99,11 @@ def pte(*arguments, cwd, **env):
 def hub(tmp_path):
     """A small hub: a model, a gated one, one without config.json; everything else is not there."""
     answers = {
-        "/me/llama/resolve/main/config.json": (200, json.dumps({**LLAMA, "intermediate_size": 8, "vocab_size": 10}), ""),
+        "/me/llama/resolve/main/config.json": (
+            200,
+            json.dumps({**LLAMA, "intermediate_size": 8, "vocab_size": 10}),
+            "",
+        ),
         "/me/mamba/resolve/main/config.json": (200, '{"model_type": "mamba"}', ""),
         "/me/gated/resolve/main/config.json": (403, "", "GatedRepo"),
         "/me/llama/resolve/other/config.json": (404, "", "RevisionNotFound"),
@@ -144,7 +148,14 @@ def test_hub_ids_are_refused_before_anything_is_loaded(tmp_path, hub, name, mess
 
 def test_a_revision_that_is_not_there_is_named(tmp_path, hub):
     done, _ = pte(
-        "train", "--model", "me/llama", "--set", "model.revision=other", cwd=tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0"
+        "train",
+        "--model",
+        "me/llama",
+        "--set",
+        "model.revision=other",
+        cwd=tmp_path,
+        HF_ENDPOINT=hub,
+        HF_HUB_OFFLINE="0",
     )
     assert "has no revision 'other' (model.revision)" in done.stderr
 
@@ -160,7 +171,10 @@ def test_a_dry_run_of_a_hub_id_shows_its_sizes(tmp_path, hub):
     ("env", "message"),
     [
         ({"HF_HUB_OFFLINE": "1"}, "nor in the local hub cache, and HF_HUB_OFFLINE is set"),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}, "not a folder here, and the hub can't be reached"),
+        (
+            {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"},
+            "not a folder here, and the hub can't be reached",
+        ),
     ],
 )
 def test_without_network_a_hub_id_is_one_line(tmp_path, env, message):
