@@ -46,15 +46,28 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
         check_family(settings.name, config.to_dict(), trusted_code=settings.trust_remote_code)
         _check_class(settings, config)
         more = quantization_arguments(settings.quantization, dtype, target)
+        if getattr(config, "quantization_config", None):
+            more = {"device_map": {"": target}}
         if source.file is not None:
             # Packed weights would make it a quantised model, which can be neither trained nor saved.
             more = {"quantization_config": GgufConfig(dequantize=True)}
-        model = AutoModelForCausalLM.from_pretrained(
-            source.location, config=config, dtype=dtype, use_safetensors=True, **where, **more
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source.location,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            output_loading_info=True,
+            **where,
+            **more,
         )
         tokenizer = load_tokenizer(source, where)
     except (OSError, ValueError, SafetensorError) as error:
         raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
+    if found["missing_keys"]:
+        # transformers would go on with random numbers in their place.
+        raise UsageError(
+            f"model.name = {settings.name!r}: its files lack weights, for example {min(found['missing_keys'])!r}"
+        )
     model.requires_grad_(False)
     make_differentiable(model)
     if "device_map" not in more:

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from helpers import causal_lm
+from safetensors.torch import load_file, save_file
 
 from pte_cli.config import ModelConfig
 from pte_cli.errors import UsageError
@@ -105,6 +106,15 @@ def test_broken_weights_are_one_line(tmp_path):
     with pytest.raises(UsageError) as caught:
         load_model(settings(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_missing_are_named_not_made_up(tmp_path):
+    saved(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"lack weights, for example 'model.layers.1.mlp.up_proj.weight'"):
+        load_model(settings(tmp_path))
 
 
 def test_a_device_that_is_not_there_is_named():

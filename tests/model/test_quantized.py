@@ -78,3 +78,19 @@ def test_an_adapter_saved_on_a_4_bit_base_loads_on_one(folder, tmp_path):
     loaded = PeftModel.from_pretrained(four_bit(folder), tmp_path / "adapter")
     ids = torch.tensor(prompts([9]))
     assert torch.equal(loaded.eval()(ids).logits, model.model.eval()(ids).logits)
+
+
+def test_weights_stored_in_4_bits_load_as_they_are(folder, tmp_path):
+    base = four_bit(folder)
+    base.save_pretrained(tmp_path / "packed")
+    for file in TINY.glob("tokenizer*"):
+        (tmp_path / "packed" / file.name).write_bytes(file.read_bytes())
+    again = load_model(ModelConfig(name=str(tmp_path / "packed"), device="cpu"))[0]
+    ids = torch.tensor(prompts([9]))
+    assert torch.equal(again(ids).logits, base(ids).logits)
+    model = with_adapter(again)
+    [trace] = RolloutEngine(model, policy("sliding"), Budget(24, 0.25), Sampling(max_new_tokens=30)).generate(
+        prompts([9])
+    )
+    replay(model, [trace], policy("sliding"), loss=lambda scored: -scored.logprobs.mean())
+    assert all(p.grad.abs().max() > 0 for name, p in model.model.named_parameters() if "lora_B" in name)
