@@ -13,6 +13,7 @@ import time
 
 import torch
 
+from pte_cli.config import ModelConfig
 from pte_cli.model.adapter import add_adapter
 from pte_cli.model.load import load_model
 from pte_cli.registry import check_options, load_registry
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    base, _ = load_model("tiny", "float32", "cpu")
+    base, _ = load_model(ModelConfig(device="cpu"))
     model = BoundedModel(add_adapter(base, encoder="none"))
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in POLICIES}
     for _ in range(args.repeat):

@@ -6,15 +6,16 @@ from pte_cli.api import pinned_length
 from pte_cli.budget import window
 from pte_cli.config import CHOICES, RunConfig, section_settings
 from pte_cli.errors import UsageError
+from pte_cli.model.source import check_trainable, describe_model
 from pte_cli.plugin_options import check_options
 from pte_cli.registry import build, load_registry
 
 
-def check_config(config: RunConfig) -> RunConfig:
+def check_config(config: RunConfig, *, dry_run: bool = False) -> RunConfig:
     """`config` with every option of its strategies filled in, so that what is recorded starts the same run.
 
-    UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, or a budget that no prompt
-    of the task can fit.
+    UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, a budget that no prompt of
+    the task can fit, or a model we can't load. A dry run may name a preset, which has no weights.
     """
     registry = load_registry()
     specs = {
@@ -40,6 +41,9 @@ def check_config(config: RunConfig) -> RunConfig:
     if policy.bounded:
         # A lower bound, whatever the tokenizer; the engine checks the exact lengths again.
         window(config.evict.budget, task.shortest_prompt, pinned_length(policy, task.shortest_prompt))
+    if not dry_run:
+        check_trainable(config.model)
+    describe_model(config.model)
     filled = {
         section: getattr(config, section).model_copy(update={"options": options[section].model_dump(mode="json")})
         for section in CHOICES

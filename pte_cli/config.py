@@ -31,9 +31,15 @@ class Section(BaseModel):
 
 
 class ModelConfig(Section):
-    name: str = Field("tiny", description="the built-in model (tiny) or a folder with a causal LM in safetensors")
+    name: str = Field(
+        "tiny",
+        description="the built-in model (tiny), a folder with safetensors, a GGUF file, a hub id, or preset:NAME",
+    )
+    revision: str | None = Field(None, description="branch, tag or commit of a hub id")
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = Field("float32", description="weights and cache")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    quantization: Literal["none", "4bit"] = Field("none", description="of the frozen base; 4bit needs bitsandbytes")
+    trust_remote_code: bool = Field(False, description="run the code that a model brings with it")
 
 
 class TaskConfig(Section):
@@ -93,6 +99,7 @@ class TrainConfig(Section):
     encoder_lr_ratio: float = Field(1.0, gt=0, description="the encoder's learning rate as a multiple of LoRA's")
     warmup: int = Field(20, ge=0, description="steps of linear warm-up at the start of each objective")
     max_grad_norm: float = Field(1.0, gt=0)
+    gradient_checkpointing: bool = Field(False, description="keep one layer's activations at a time, compute twice")
 
 
 class EvalConfig(Section):

@@ -29,7 +29,7 @@ AT_THE_SIDE = {
     "runs": "config",
     "plugin_options": "config",
     "scaffold": "config",
-    "checks": "registry",
+    "checks": "model",
     "__main__": "cli",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -23,6 +23,7 @@ from pte_cli.cli.options import (
     Model,
     Problems,
     Sets,
+    TrustCode,
     conditions,
     configure,
 )
@@ -37,6 +38,7 @@ def evaluate(
     frac: Frac = None,
     budget: BudgetTokens = None,
     model: Model = None,
+    trust_remote_code: TrustCode = None,
     entries: Entries = None,
     problems: Problems = None,
     device: Device = None,
@@ -63,6 +65,7 @@ def evaluate(
         "evict.budget": budget,
         "model.name": model,
         "model.device": device,
+        "model.trust_remote_code": trust_remote_code,
         "task.options.entries": entries,
         "eval.problems": problems,
         "eval.seed": seed,

@@ -41,7 +41,15 @@ Frac = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="tiny (built in) or a folder with safetensors. [tiny]", rich_help_panel=TASK),
+    typer.Option(
+        "--model",
+        help="tiny (built in), a folder, a GGUF file, a hub id, or preset:NAME with --dry-run. [tiny]",
+        rich_help_panel=TASK,
+    ),
+]
+TrustCode = Annotated[
+    bool | None,
+    typer.Option("--trust-remote-code", help="Run the code that a model brings with it. [off]", rich_help_panel=TASK),
 ]
 Entries = Annotated[
     int | None,
@@ -70,10 +78,10 @@ Sets = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
-def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) -> RunConfig:
+def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None, *, dry_run: bool = False) -> RunConfig:
     """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
     report_plugins(load_registry())
-    return check_config(load_config(file=file, flags=flags, sets=sets or []))
+    return check_config(load_config(file=file, flags=flags, sets=sets or []), dry_run=dry_run)
 
 
 def report_plugins(registry: Registry) -> None:

@@ -21,10 +21,13 @@ from pte_cli.cli.options import (
     Model,
     Problems,
     Sets,
+    TrustCode,
     conditions,
     configure,
 )
 from pte_cli.config import RunConfig
+from pte_cli.model.families import FAMILIES
+from pte_cli.model.source import BUILT_IN, describe_model
 from pte_cli.runs import RunDir, default_out
 
 OPTIMISATION = "Optimisation"
@@ -52,7 +55,16 @@ def train(
         float | None,
         typer.Option(help="Weight of the KL to the base model. [0]", rich_help_panel=OPTIMISATION),
     ] = None,
+    gradient_checkpointing: Annotated[
+        bool | None,
+        typer.Option(
+            "--gradient-checkpointing/--no-gradient-checkpointing",
+            help="Less memory, about a third more computation in training. [off]",
+            rich_help_panel=OPTIMISATION,
+        ),
+    ] = None,
     model: Model = None,
+    trust_remote_code: TrustCode = None,
     entries: Entries = None,
     problems: Problems = None,
     device: Device = None,
@@ -80,12 +92,14 @@ def train(
         "grpo.beta": beta,
         "model.name": model,
         "model.device": device,
+        "model.trust_remote_code": trust_remote_code,
+        "train.gradient_checkpointing": gradient_checkpointing,
         "task.options.entries": entries,
         "eval.problems": problems,
         "seed": seed,
         "out": str(out) if out else None,
     }
-    config = configure(file, flags, sets)
+    config = configure(file, flags, sets, dry_run=dry_run)
     path = Path(config.out) if config.out else default_out(config)
     RunDir(path).check_free()
     if dry_run:
@@ -123,6 +137,9 @@ def show_plan(config: RunConfig, path: Path, json: bool) -> None:
         "identity": config.identity(),
         "config": config.model_dump(mode="json"),
     }
+    sizes = planned_sizes(config)
+    if sizes is not None:
+        document["sizes"] = sizes
     if json:
         ui.print_json(document)
         return
@@ -132,3 +149,21 @@ def show_plan(config: RunConfig, path: Path, json: bool) -> None:
         if isinstance(values, dict):
             shown = ", ".join(f"{key}={value}" for key, value in values.items())
             console.print(f"  {section:9} {shown}", soft_wrap=True)
+    if sizes is not None:
+        console.print(ui.sizes_table(config.model.name, sizes))
+
+
+def planned_sizes(config: RunConfig) -> dict[str, Any] | None:
+    """Parameters and bytes of a model that is not the built-in one; nothing of it is allocated.
+
+    The built-in model needs no such forecast, and its dry run stays free of torch, which counting an encoder's
+    parameters imports.
+    """
+    if config.model.name == BUILT_IN:
+        return None
+    described = describe_model(config.model)
+    if described.get("model_type") not in FAMILIES:
+        return None  # a GGUF file on the hub, or code of its own: known only once it is loaded
+    from pte_cli.profile.sizes import run_sizes
+
+    return run_sizes(config, described)

@@ -113,3 +113,15 @@ def accuracy_table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
     for name, show in rows.items():
         table.add_row(name, *(show(a) for a in columns.values()))
     return table
+
+
+def sizes_table(title: str, sizes: dict[str, Any]) -> Table:
+    """What a run on a model would hold, before anything of it is allocated."""
+    table = Table(title=f"{title}, sizes by arithmetic", title_justify="left", show_edge=False, pad_edge=False)
+    table.add_column("what")
+    table.add_column("", justify="right")
+    for group, count in sizes["parameters"].items():
+        table.add_row(f"parameters, {group}", f"{count:,}")
+    for what, count in sizes["bytes"].items():
+        table.add_row(f"bytes, {what}", "unbounded" if count is None else f"{count:,}")
+    return table

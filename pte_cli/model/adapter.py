@@ -138,7 +138,8 @@ def encoder_shape(config: PretrainedConfig, rank: int) -> EncoderShape:
     """The sizes an encoder needs, from a model's configuration."""
     text = config.get_text_config()
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return EncoderShape(text.num_hidden_layers, text.hidden_size, text.num_key_value_heads, head_dim, rank)
+    kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    return EncoderShape(text.num_hidden_layers, text.hidden_size, kv_heads, head_dim, rank)
 
 
 def add_adapter(

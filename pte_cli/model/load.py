@@ -1,60 +1,91 @@
-"""Loading a model and its tokenizer: the built-in one, or a folder with safetensors."""
+"""Loading a model and its tokenizer, whatever `model.name` points to. What can be refused early, `source` refuses."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GgufConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
+from pte_cli.config import ModelConfig
 from pte_cli.errors import UsageError
+from pte_cli.model.families import check_family
+from pte_cli.model.quantized import make_differentiable, quantization_arguments
+from pte_cli.model.source import Source, check_trainable, describe_model, locate
 
-BUILT_IN = "tiny"
-TINY = Path(__file__).parent.parent / "assets" / "tiny"
-FAMILIES = ("llama", "qwen2")
-"""Model types whose gap between rollout and replay is tested."""
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
-def load_model(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The causal LM and tokenizer called `name`, frozen, on `device`. UsageError when that can't be had."""
-    folder = TINY if name == BUILT_IN else Path(name)
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"model.name = {name!r}: neither {BUILT_IN!r} nor a folder with a model's config.json")
-    target = choose_device(device)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    if config.model_type not in FAMILIES:
-        raise UsageError(
-            f"model.name = {name!r}: its type {config.model_type!r} is not supported; supported: {', '.join(FAMILIES)}"
-        )
-    if not any(folder.glob("*.safetensors")):
-        raise UsageError(f"model.name = {name!r}: no *.safetensors in it (pickled weights are not loaded)")
+def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The causal LM and tokenizer that `settings` name, frozen, in evaluation mode, on the device.
+
+    Raises UsageError, before weights are loaded, for whatever is not there, not supported or not installed.
+    """
+    check_trainable(settings)
+    describe_model(settings)
+    source, target = locate(settings.name), choose_device(settings.device)
+    dtype = getattr(torch, settings.dtype)
+    where = _where(settings, source)
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
-    )
+    try:
+        config = AutoConfig.from_pretrained(source.location, **where)
+        # Again, now that defaults which the file leaves out are filled in.
+        check_family(settings.name, config.to_dict(), trusted_code=settings.trust_remote_code)
+        _check_class(settings, config)
+        more = quantization_arguments(settings.quantization, dtype, target)
+        if getattr(config, "quantization_config", None):
+            more = {"device_map": {"": target}}
+        if source.file is not None:
+            # Packed weights would make it a quantised model, which can be neither trained nor saved.
+            more = {"quantization_config": GgufConfig(dequantize=True)}
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source.location,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            output_loading_info=True,
+            **where,
+            **more,
+        )
+        tokenizer = load_tokenizer(source, where)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
+    if found["missing_keys"]:
+        # transformers would go on with random numbers in their place.
+        raise UsageError(
+            f"model.name = {settings.name!r}: its files lack weights, for example {min(found['missing_keys'])!r}"
+        )
     model.requires_grad_(False)
-    return model.to(target).eval(), load_tokenizer(folder)
+    make_differentiable(model)
+    if "device_map" not in more:
+        model = model.to(target)
+    return model.eval(), tokenizer
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The folder's tokenizer. One that says it is generic is taken at its word.
+def load_tokenizer(source: Source, where: dict[str, Any]) -> PreTrainedTokenizerBase:
+    """The model's tokenizer. One that says it is generic is taken at its word.
 
     AutoTokenizer would rebuild it as the model family's own kind, with that kind's pre-tokenizer and decoder.
     """
-    settings = folder / "tokenizer_config.json"
-    stated = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class") if settings.is_file() else None
+    settings = Path(source.location) / "tokenizer_config.json"
+    stated = None
+    if source.kind == "folder" and source.file is None and settings.is_file():
+        stated = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class")
     kind = PreTrainedTokenizerFast if stated in GENERIC else AutoTokenizer
-    return kind.from_pretrained(folder, local_files_only=True)
+    return kind.from_pretrained(source.location, **where)
 
 
 def choose_device(device: str) -> torch.device:
@@ -69,3 +100,30 @@ def choose_device(device: str) -> torch.device:
     if wanted.type not in ("cpu", found.type):
         raise UsageError(f"model.device = {device!r}: not available here; available: cpu, {found.type}")
     return wanted
+
+
+def _where(settings: ModelConfig, source: Source) -> dict[str, Any]:
+    """Arguments that configuration, weights and tokenizer are all found with."""
+    where: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code, "local_files_only": source.local}
+    if settings.revision is not None and not source.local:
+        where["revision"] = settings.revision
+    if source.file is not None:
+        where["gguf_file"] = source.file
+    return where
+
+
+def _check_class(settings: ModelConfig, config: PretrainedConfig) -> None:
+    """UsageError for a model class of its own code that doesn't let others compute its attention. Loads no weights."""
+    if not settings.trust_remote_code or "AutoModelForCausalLM" not in getattr(config, "auto_map", {}):
+        return
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    if not getattr(skeleton, "_supports_attention_backend", False):
+        raise UsageError(
+            f"model.name = {settings.name!r}: {type(skeleton).__name__} computes its attention itself "
+            "(_supports_attention_backend is not set), so its cache can't be bounded"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 
 from pte_cli.api import Encoder, Evicted, EvictionPolicy, State
 from pte_cli.model.adapter import active_encoder, cores_set, encoder_shape
-from pte_cli.model.rope import unrotate
+from pte_cli.model.rope import layer_rotations, unrotate
 from pte_cli.rollout.attention import using_bounded_attention
 from pte_cli.rollout.cache import EMPTY, BoundedCache, CacheShape
+from pte_cli.rollout.checkpointing import layers_checkpointed
 from pte_cli.rollout.observed import Wanted
 
 NLL_GRADIENT = "nll_gradient"
@@ -25,17 +26,20 @@ NLL_GRADIENT = "nll_gradient"
 class BoundedModel:
     """Wraps a `PeftModel` of our kind, or a bare causal LM (no adapter: the paper's Baseline).
 
-    Holds no state of its own; caches and encoder states belong to the engine and the replay.
+    Holds no state of its own; caches and encoder states belong to the engine and the replay. With
+    `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time.
     """
 
-    def __init__(self, model: PeftModel | PreTrainedModel) -> None:
+    def __init__(self, model: PeftModel | PreTrainedModel, *, gradient_checkpointing: bool = False) -> None:
         self.model = model
+        self.gradient_checkpointing = gradient_checkpointing
         self.peft = model if isinstance(model, PeftModel) else None
         self.causal: PreTrainedModel = model.get_base_model() if self.peft else model
         self.backbone = self.causal.get_decoder()
         self.head = self.causal.get_output_embeddings()
         self.encoder: Encoder | None = active_encoder(model) if self.peft else None
         self.layers = self.causal.config.get_text_config().num_hidden_layers
+        self.rotations = layer_rotations(self.causal.config)
 
     @property
     def device(self) -> torch.device:
@@ -83,7 +87,11 @@ class BoundedModel:
 
     def hidden(self, ids: Tensor, position_ids: Tensor, cache: BoundedCache, cores: Sequence[Tensor | None]) -> Tensor:
         """Last hidden states `[B, T, hidden]` of `ids` `[B, T]` at `position_ids` (-1: padding)."""
-        with cores_set(self.peft, cores) if self.peft else nullcontext():
+        twice = self.gradient_checkpointing and torch.is_grad_enabled()
+        with (
+            cores_set(self.peft, cores) if self.peft else nullcontext(),
+            layers_checkpointed(self.backbone.layers, cache, self.peft, cores) if twice else nullcontext(),
+        ):
             return self.backbone(
                 input_ids=ids,
                 position_ids=position_ids.clamp(min=0),
@@ -118,7 +126,8 @@ class BoundedModel:
             evicted = replace(evicted, nll_gradient=self.nll_gradient(evicted, before, *context()))
         if self.encoder.rotated_keys:
             return evicted
-        return replace(evicted, keys=unrotate(evicted.keys, evicted.positions, self.backbone.rotary_emb))
+        rotary = self.backbone.rotary_emb
+        return replace(evicted, keys=unrotate(evicted.keys, evicted.positions, rotary, self.rotations))
 
     @torch.enable_grad()
     def nll_gradient(self, evicted: Evicted, before: State, cache: BoundedCache, sequences: Tensor) -> State:

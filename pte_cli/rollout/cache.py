@@ -6,6 +6,8 @@ new token goes into any free one. Which slots a query sees is read from the posi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 
@@ -67,6 +69,7 @@ class BoundedCache(Cache):
         self.observed = Observed(wanted, self.keys) if wanted else None
         self._queries = self._stored = self._visible = self._slots = None
         self._appended: list[tuple[Tensor, Tensor]] | None = None
+        self.recording = True
 
     @property
     def batch(self) -> int:
@@ -126,7 +129,8 @@ class BoundedCache(Cache):
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         tokens = key_states.shape[2]
         if self._appended is not None:
-            self._appended.append((key_states, value_states))
+            if self.recording:
+                self._appended.append((key_states, value_states))
             return torch.cat((keys, key_states), dim=2), torch.cat((values, value_states), dim=2)
         if self._slots is None:
             keys, values = keys[:, :, :tokens], values[:, :, :tokens]
@@ -135,6 +139,15 @@ class BoundedCache(Cache):
             return keys, values
         index = self._slots[layer_idx if self.shape.per_layer else 0].unsqueeze(-1).expand_as(key_states)
         return keys.scatter_(2, index, key_states), values.scatter_(2, index, value_states)
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Inside the block, layers of the appended pass are computed once more and nothing of it is noted."""
+        self.recording = False
+        try:
+            yield
+        finally:
+            self.recording = True
 
     def visible(self, layer_idx: int, window: int | None = None) -> Tensor:
         """Which keys each query of this pass sees, bool `[B, 1 or Hkv, T, K]`; `window`: the layer's own limit."""

@@ -29,7 +29,7 @@ class Prepared:
 
 def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
     """Load and build everything `config` names; with `adapter`, a saved adapter instead of a fresh one."""
-    base, tokenizer = load_model(config.model.name, config.model.dtype, config.model.device)
+    base, tokenizer = load_model(config.model)
     task = build(load_registry().task(config.task.name), config.task.options)
     codec = Codec(tokenizer, end_ids(base, tokenizer), task.words)
     torch.manual_seed(config.seed)
@@ -44,7 +44,8 @@ def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
             alpha=config.adapter.alpha,
             target_modules=config.adapter.target_modules,
         )
-    return Prepared(BoundedModel(model), build_policy(config), task, codec)
+    bounded = BoundedModel(model, gradient_checkpointing=config.train.gradient_checkpointing)
+    return Prepared(bounded, build_policy(config), task, codec)
 
 
 def build_policy(config: RunConfig) -> EvictionPolicy:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from pte_cli.api import Evicted, State
 from pte_cli.model.adapter import LINEARS, add_adapter
@@ -15,7 +15,42 @@ from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.cache import BoundedCache
 
 VOCAB = 64
-FAMILIES = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}
+WINDOW = 7
+"""Tokens that an own-window layer of these models sees, well inside the tests' budgets."""
+LLAMA3 = {
+    "rope_theta": 5000.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_theta": 5000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("qwen2", {}),
+    "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "llama": ("llama", {}),
+    "llama3": ("llama", {"rope_parameters": LLAMA3, "num_key_value_heads": 1, "tie_word_embeddings": True}),
+    "llama-yarn": ("llama", {"rope_parameters": YARN}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral-window": ("mistral", {"sliding_window": WINDOW}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 10,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
+            },
+        },
+    ),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1]}),
+}
+"""Model type and settings of a small model of every family we support, and of what families differ in."""
 
 
 def causal_lm(
@@ -25,24 +60,32 @@ def causal_lm(
     hidden: int = 32,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    **settings: Any,
 ) -> PreTrainedModel:
     """A random causal LM with grouped queries, weights large enough that attention is not uniform."""
-    config_class, model_class = FAMILIES[family]
-    config = config_class(
-        vocab_size=VOCAB,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        initializer_range=0.2,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
+    kind, own = FAMILIES[family]
+    sizes = {
+        "vocab_size": VOCAB,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": hidden // 4,
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.2,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    }
+    if kind == "qwen2":
+        del sizes["head_dim"]
     torch.manual_seed(seed)
-    return model_class(config).to(dtype).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**sizes, **own, **settings}))
+    for name, parameter in model.named_parameters():
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    return model.to(dtype).eval()
 
 
 def adapted(
@@ -55,7 +98,7 @@ def adapted(
     seed: int = 0,
     zero: bool = False,
     target_modules: Sequence[str] = LINEARS,
-    **sizes: int,
+    **sizes: Any,
 ) -> BoundedModel:
     """An adapted random model. Unless `zero`, LoRA's B is random too, so that adapter and core really act."""
     base = causal_lm(family, dtype=dtype, seed=seed, **sizes)

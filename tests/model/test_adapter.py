@@ -78,6 +78,24 @@ def test_save_and_load_give_the_same_log_probabilities_under_the_same_trace(tmp_
     assert torch.equal(again, replay(model, traces, policy("sliding")))
 
 
+@pytest.mark.parametrize("family", ["gemma3", "llama3", "smollm3"])
+def test_with_tied_embeddings_the_saved_adapter_gives_the_same_logits_and_holds_no_embedding(tmp_path, family):
+    model = adapted("pte", family=family)
+    assert model.causal.config.tie_word_embeddings
+    traces = RolloutEngine(model, policy("sliding"), Budget(20, 0.25), Sampling(max_new_tokens=30)).generate(
+        prompts([5, 9])
+    )
+    model.model.save_pretrained(tmp_path)
+    assert not any("embed" in key or "lm_head" in key for key in load_file(tmp_path / "adapter_model.safetensors"))
+    base = causal_lm(family)
+    loaded = BoundedModel(PeftModel.from_pretrained(base, tmp_path))
+    assert loaded.head.weight is base.get_input_embeddings().weight
+    assert torch.equal(
+        replay(loaded, traces, policy("sliding")),
+        replay(model, traces, policy("sliding")),
+    )
+
+
 def test_saved_under_another_adapter_name_it_loads_too(tmp_path):
     model = adapted("pte").model
     model.save_pretrained(tmp_path)

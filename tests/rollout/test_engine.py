@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import VOCAB, adapted, causal_lm, policy, prompts
+from helpers import FAMILIES, VOCAB, adapted, causal_lm, policy, prompts
 
 from pte_cli.errors import UsageError
 from pte_cli.rollout.bounded_model import BoundedModel
@@ -20,7 +20,7 @@ def engine(model, *, evict="sliding", budget=None, frac=0.25, rows=4, **sampling
     return RolloutEngine(model, policy(evict), Budget(budget, frac), Sampling(**sampling), batch=rows)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("wrapped", [True, False], ids=["zero adapter", "no adapter"])
 def test_greedy_equals_transformers_generate(family, wrapped):
     model = adapted("none", family=family, zero=True) if wrapped else BoundedModel(causal_lm(family))
@@ -33,7 +33,7 @@ def test_greedy_equals_transformers_generate(family, wrapped):
         assert list(trace.completion) == expected[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("encoder", ["pte", "none"])
 def test_a_large_budget_equals_a_plain_forward(family, encoder):
     """Nothing evicted: rollout and replay are the untouched model (adapter at zero) on the whole sequence."""

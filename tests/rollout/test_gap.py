@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import adapted, policy, prompts
+from helpers import FAMILIES, adapted, policy, prompts
 
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.sampling import Sampling
@@ -56,6 +56,19 @@ def test_gap_over_no_to_twenty_evictions(family, encoder, dtype, bound):
     assert len({len(trace.completion) for trace in traces}) > 3
     assert {trace.finish for trace in traces} == {"stop", "length"}
     assert largest_gap(model, policy("sliding"), traces) <= bound
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"qwen2", "llama"}))
+@pytest.mark.parametrize("encoder", ["pte", "none"])
+def test_gap_of_every_family(family, encoder):
+    """Own windows, several RoPE bases, layers without RoPE, scaled RoPE, normed heads, one KV head."""
+    model = adapted(encoder, family=family)
+    traces = rollout(model, policy("sliding"), budget=24)
+    assert max(len(trace.evictions) for trace in traces) >= 15
+    assert largest_gap(model, policy("sliding"), traces) <= 1e-5
+    precise = adapted(encoder, family=family, dtype=torch.float64)
+    traces = rollout(precise, ByHead(), budget=24, tokens=50)
+    assert largest_gap(precise, ByHead(), traces) <= 1e-10
 
 
 @pytest.mark.parametrize("limit", [0, 3000])
