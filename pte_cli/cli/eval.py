@@ -10,6 +10,7 @@ import typer
 
 from pte_cli.cli import ui
 from pte_cli.cli.options import (
+    GRADING,
     OUTPUT,
     BudgetTokens,
     Device,
@@ -42,6 +43,16 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(help="Which held-out problems. [0]", rich_help_panel=OUTPUT)] = None,
     file: File = None,
     sets: Sets = None,
+    grade: Annotated[
+        Path | None,
+        typer.Option(help="Only grade recorded completions (JSON Lines); no model.", rich_help_panel=GRADING),
+    ] = None,
+    k: Annotated[
+        str | None, typer.Option(help="With --grade: which pass@k, e.g. 1,4. [1 and all]", rich_help_panel=GRADING)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --grade: write the graded samples here.", rich_help_panel=GRADING)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Accuracy on held-out problems of the task, greedy, at a budget, policy and encoder of your choice."""
@@ -56,6 +67,12 @@ def evaluate(
         "eval.problems": problems,
         "eval.seed": seed,
     }
+    if grade is not None:
+        from pte_cli.cli.grade import grade_recorded
+
+        return grade_recorded(grade, k, out, json, {"RUN": run, "--config": file, "--set": sets or None, **flags})
+    if k is not None or out is not None:
+        raise UsageError("--k and --out go with --grade FILE")
     saved = None
     if run is not None:
         saved = RunDir.open(run)

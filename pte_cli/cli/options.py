@@ -15,6 +15,7 @@ from pte_cli.registry import Registry, load_registry
 METHOD = "Method"
 TASK = "Task and model"
 OUTPUT = "Output"
+GRADING = "Recorded completions"
 
 Evict = Annotated[
     str | None,

@@ -84,6 +84,8 @@ def values(reward: NamedReward, batch: Batch) -> list[float | None]:
     """The n values of one reward, each a finite number or None."""
     try:
         returned = list(_call(reward, batch))
+    except PteError:
+        raise  # says itself what is wrong
     except Exception as error:
         row, cause = _blame(reward, batch, error)
         raise PteError(f"reward {reward.name!r} failed at {row}: {type(cause).__name__}: {cause}") from error
