@@ -132,12 +132,16 @@ def load_config(
     env: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
     sets: Iterable[str] = (),
+    defaults: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The settings of a run. `flags` has dotted keys; None values are flags that were not given.
+
+    defaults: dotted too, where a command's differ from those of training; anything given goes over them.
 
     Raises UsageError, one line that names the setting, its value and what would work.
     """
     tree: dict[str, Any] = {}
+    _add(tree, "defaults", list((defaults or {}).items()))
     _add(tree, "--config", _dotted(read_file(file)) if file is not None else [])
     _add(tree, "environment", _environment(os.environ if env is None else env))
     _add(tree, "flags", [(name, value) for name, value in (flags or {}).items() if value is not None])

@@ -9,8 +9,10 @@ import typer
 
 from pte_cli.checks import check_config
 from pte_cli.cli import ui
-from pte_cli.config import RunConfig, load_config
+from pte_cli.config import RunConfig, SamplingConfig, load_config, validate
+from pte_cli.errors import UsageError
 from pte_cli.registry import Registry, load_registry
+from pte_cli.runs import RunDir
 
 METHOD = "Method"
 TASK = "Task and model"
@@ -70,10 +72,37 @@ Sets = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
-def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None) -> RunConfig:
+def configure(
+    file: Path | None, flags: dict[str, Any], sets: list[str] | None, defaults: dict[str, Any] | None = None
+) -> RunConfig:
     """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
     report_plugins(load_registry())
-    return check_config(load_config(file=file, flags=flags, sets=sets or []))
+    return check_config(load_config(file=file, flags=flags, sets=sets or [], defaults=defaults))
+
+
+def open_run(run: Path, encoder: str | None = None) -> RunDir:
+    """A run that has its adapter. UsageError where it has none, or `encoder` is not what it was trained with."""
+    saved = RunDir.open(run)
+    trained = saved.config().encoder.name
+    if encoder not in (None, trained):
+        raise UsageError(
+            f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out"
+        )
+    if not (saved.adapter / "adapter_config.json").is_file():
+        raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
+    return saved
+
+
+def sampling(config: RunConfig, temperature: float, top_p: float | None) -> SamplingConfig:
+    """The sampling settings with these in place. UsageError for a value that can't be, or a top-p that would do nothing.
+
+    Apart from `config`: a run's settings may not have temperature 0, which is what evaluation mostly wants.
+    """
+    given = {"temperature": temperature} | ({} if top_p is None else {"top_p": top_p})
+    found = validate({"sampling": {**config.sampling.model_dump(), **given}}).sampling
+    if temperature == 0 and top_p not in (None, 1):
+        raise UsageError(f"--top-p {top_p:g}: greedy generation always takes the likeliest token; add --temperature")
+    return found
 
 
 def report_plugins(registry: Registry) -> None:

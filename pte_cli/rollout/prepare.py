@@ -18,6 +18,15 @@ from pte_cli.tasks.codec import Codec, end_ids
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """What generating from text needs: no task, and no adapter but a trained one."""
+
+    model: BoundedModel
+    policy: EvictionPolicy
+    codec: Codec
+
+
+@dataclass(frozen=True)
 class Prepared:
     """What training and evaluation work with."""
 
@@ -45,6 +54,14 @@ def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
             target_modules=config.adapter.target_modules,
         )
     return Prepared(BoundedModel(model), build_policy(config), task, codec)
+
+
+def load(config: RunConfig, adapter: Path | None = None) -> Loaded:
+    """The model `config` names with a saved adapter, or bare where there is none; for any text."""
+    base, tokenizer = load_model(config.model.name, config.model.dtype, config.model.device)
+    codec = Codec(tokenizer, end_ids(base, tokenizer))
+    model = PeftModel.from_pretrained(base, adapter) if adapter is not None else base
+    return Loaded(BoundedModel(model), build_policy(config), codec)
 
 
 def build_policy(config: RunConfig) -> EvictionPolicy:
