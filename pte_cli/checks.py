@@ -10,11 +10,11 @@ from pte_cli.plugin_options import check_options
 from pte_cli.registry import build, load_registry
 
 
-def check_config(config: RunConfig) -> RunConfig:
+def check_config(config: RunConfig, *, asks_task: bool = True) -> RunConfig:
     """`config` with every option of its strategies filled in, so that what is recorded starts the same run.
 
-    UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, or a budget that no prompt
-    of the task can fit.
+    UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, or, where the prompts are
+    the task's (asks_task), a budget that none of them can fit.
     """
     registry = load_registry()
     specs = {
@@ -37,7 +37,7 @@ def check_config(config: RunConfig) -> RunConfig:
             f"but evict.policy = {config.evict.policy!r} drops different ones in each {policy.granularity}; use a "
             "policy with granularity 'uniform' or another encoder.options.objective"
         )
-    if policy.bounded:
+    if policy.bounded and asks_task:
         # A lower bound, whatever the tokenizer; the engine checks the exact lengths again.
         window(config.evict.budget, task.shortest_prompt, pinned_length(policy, task.shortest_prompt))
     filled = {

@@ -11,6 +11,7 @@ import typer
 
 from pte_cli import __version__
 from pte_cli.cli.eval import evaluate
+from pte_cli.cli.generate import generate
 from pte_cli.cli.train import train
 from pte_cli.errors import PteError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command("generate")(generate)
 
 
 def show_version(wanted: bool) -> None:
@@ -42,7 +44,8 @@ def root(
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted,
+    141 whoever read the output closed it."""
     # What libraries say about their own deprecations is not the user's business.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")

@@ -33,8 +33,8 @@ from pte_cli.cli.options import (
     refuse_untrained,
     sampling,
 )
-from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
+from pte_cli.tasks.prompts import check_style, render
 
 DEFAULTS = {"evict.budget": 4096, "sampling.max_new_tokens": 512}
 """Of the bare model; a run brings its own."""
@@ -52,7 +52,7 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=GENERATION)] = 0.0,
     top_p: TopP = None,
     seed: Annotated[int, typer.Option(min=0, help="Of sampling.", rich_help_panel=GENERATION)] = 0,
-    prompt_style: PromptStyle = "auto",
+    prompt_style: PromptStyle = None,
     device: Device = None,
     file: File = None,
     sets: Sets = None,
@@ -71,23 +71,38 @@ def generate(
     saved = open_run(run, encoder) if run is not None else None
     if saved is None:
         refuse_untrained(encoder)
-    config = configure(file or (saved.path / "config.json" if saved else None), flags, sets, DEFAULTS)
+    file = file or (saved.path / "config.json" if saved else None)
+    config = configure(file, flags, sets, defaults=DEFAULTS, asks_task=False)
     sampled = sampling(config, temperature, top_p)
+    style = prompt_style or "auto"
+    check_style(style)
     text = read_prompt(prompt)
-    from pte_cli.tasks.prompts import check_style, render
-
-    check_style(prompt_style)
 
     from pte_cli.rollout import generate as generating
     from pte_cli.rollout.prepare import load
 
     loaded = load(config, adapter=saved.adapter if saved else None)
-    rendered = render(loaded.codec.tokenizer, text, prompt_style)
-    loaded.codec.check_known(text, rendered.ids)
+    if (word := loaded.codec.unknown_word(text.split())) is not None:
+        raise UsageError(f"the prompt: the model's tokenizer has no token for {word!r}")
+    rendered = render(loaded.codec.tokenizer, text, style)
     arguments = (loaded, config.evict, sampled, rendered.ids, seed)
     if json:
         result = generating.generate(*arguments)
-        ui.print_json({**settings(config, saved is not None, run, rendered.text), **asdict(result)})
+        ui.print_json(
+            {
+                "run": str(run) if run else None,
+                "model": config.model.name,
+                "encoder": config.encoder.name if run else "none",
+                "evict": config.evict.model_dump(mode="json"),
+                "temperature": sampled.temperature,
+                "top_p": sampled.top_p,
+                "max_new_tokens": sampled.max_new_tokens,
+                "seed": seed,
+                "prompt": rendered.text,
+                "prompt_tokens": len(rendered.ids),
+                **asdict(result),
+            }
+        )
         return
     try:
         result = generating.generate(*arguments, on_text=write)
@@ -128,14 +143,3 @@ def write(text: str) -> None:
     """To stdout, at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def settings(config: RunConfig, trained: bool, run: Path | None, prompt: str) -> dict[str, object]:
-    """What the JSON document says of how its text came about."""
-    return {
-        "run": str(run) if run else None,
-        "model": config.model.name,
-        "encoder": config.encoder.name if trained else "none",
-        "evict": config.evict.model_dump(mode="json"),
-        "prompt": prompt,
-    }

@@ -18,6 +18,8 @@ METHOD = "Method"
 TASK = "Task and model"
 OUTPUT = "Output"
 GRADING = "Recorded completions"
+GENERATION = "Generation"
+BENCHMARKS = "Benchmarks"
 
 Evict = Annotated[
     str | None,
@@ -69,15 +71,44 @@ Sets = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens",
+        help="Longest completion. \\[a run's; bare model: 512, a benchmark 3072]",
+        rich_help_panel=GENERATION,
+    ),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", help="Nucleus of sampling. [1: off]", rich_help_panel=GENERATION),
+]
+PromptStyle = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt-style",
+        help="plain, chat, qwen-math, r1-distill or auto. \\[auto: chat where the tokenizer has a template]",
+        rich_help_panel=GENERATION,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
 def configure(
-    file: Path | None, flags: dict[str, Any], sets: list[str] | None, defaults: dict[str, Any] | None = None
+    file: Path | None,
+    flags: dict[str, Any],
+    sets: list[str] | None,
+    *,
+    defaults: dict[str, Any] | None = None,
+    asks_task: bool = True,
 ) -> RunConfig:
-    """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
+    """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model.
+
+    defaults: where the command's differ from training's. asks_task: whether the prompts are the task's.
+    """
     report_plugins(load_registry())
-    return check_config(load_config(file=file, flags=flags, sets=sets or [], defaults=defaults))
+    config = load_config(file=file, flags=flags, sets=sets or [], defaults=defaults)
+    return check_config(config, asks_task=asks_task)
 
 
 def open_run(run: Path, encoder: str | None = None) -> RunDir:
@@ -85,12 +116,16 @@ def open_run(run: Path, encoder: str | None = None) -> RunDir:
     saved = RunDir.open(run)
     trained = saved.config().encoder.name
     if encoder not in (None, trained):
-        raise UsageError(
-            f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out"
-        )
+        raise UsageError(f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out")
     if not (saved.adapter / "adapter_config.json").is_file():
         raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
     return saved
+
+
+def refuse_untrained(encoder: str | None) -> None:
+    """UsageError where an encoder is asked for without a run: it has nothing trained to encode with."""
+    if encoder not in (None, "none"):
+        raise UsageError(f"--encoder {encoder}: comes with a run, trained; the bare model has none")
 
 
 def sampling(config: RunConfig, temperature: float, top_p: float | None) -> SamplingConfig:

@@ -113,6 +113,11 @@ class RolloutEngine:
         traces = dict(self.stream(prompts, seed))
         return [traces[i] for i in range(len(prompts))]
 
+    def check_fits(self, prompt: Sequence[int]) -> None:
+        """UsageError when the prompt leaves a window of fewer than 4 tokens."""
+        if self.budget.tokens is not None:
+            window(self.budget.tokens, len(prompt), pinned_length(self.policy, len(prompt)))
+
     @torch.no_grad()
     def stream(
         self,
@@ -127,9 +132,8 @@ class RolloutEngine:
         streams: which random numbers each prompt draws from; by default its index. on_token: costs a wait for the
         device at every step. UsageError as `generate`.
         """
-        if self.budget.tokens is not None:
-            for prompt in prompts:
-                window(self.budget.tokens, len(prompt), pinned_length(self.policy, len(prompt)))
+        for prompt in prompts:
+            self.check_fits(prompt)
         queue = deque((i, tuple(prompt)) for i, prompt in enumerate(prompts))
         batch = min(self.batch, len(queue))
         if not batch:
