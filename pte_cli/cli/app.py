@@ -11,6 +11,7 @@ import typer
 
 from pte_cli import __version__
 from pte_cli.cli.eval import evaluate
+from pte_cli.cli.export import export_run
 from pte_cli.cli.generate import generate
 from pte_cli.cli.train import train
 from pte_cli.errors import PteError
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("generate")(generate)
+app.command("export")(export_run)
 
 
 def show_version(wanted: bool) -> None:

@@ -13,7 +13,6 @@ import typer
 from pte_cli.cli import ui
 from pte_cli.cli.options import (
     GENERATION,
-    OUTPUT,
     TASK,
     BudgetTokens,
     Device,

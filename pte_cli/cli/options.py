@@ -129,7 +129,7 @@ def refuse_untrained(encoder: str | None) -> None:
 
 
 def sampling(config: RunConfig, temperature: float, top_p: float | None) -> SamplingConfig:
-    """The sampling settings with these in place. UsageError for a value that can't be, or a top-p that would do nothing.
+    """The sampling settings with these in place. UsageError for a value that can't be, or a top-p without effect.
 
     Apart from `config`: a run's settings may not have temperature 0, which is what evaluation mostly wants.
     """

@@ -112,7 +112,7 @@ def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def find_recorded(path: Path) -> Path:
-    """The folder of samples that `path` is, or the only one in it (a run's). UsageError where there is none, or several."""
+    """The folder of samples that `path` is, or the only one in it. UsageError where there is none, or several."""
     if (path / HEADER).is_file():
         return path
     found = sorted(file.parent for file in path.glob(f"*/{HEADER}"))
