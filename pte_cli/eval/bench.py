@@ -143,6 +143,8 @@ class Evaluation:
 
     def keep(self, grader: Grader, waiting: list[tuple[Job, dict[str, Any]]], on_done: OnDone) -> None:
         """Grade and record what is waiting, and empty it."""
+        if not waiting:
+            return
         items = [Item(job.problem.answer, made["completion"], job.problem.problem) for job, made in waiting]
         records: dict[str, list[dict[str, Any]]] = {}
         for (job, made), grade in zip(waiting, grader.grade(items), strict=True):
@@ -163,10 +165,10 @@ class Evaluation:
             if self.store is not None:
                 self.store.append(name, found)
             self.outcomes[name] += [outcome_of(record) for record in found]
-        if waiting:
-            right = sum(outcome.score for outcomes in self.outcomes.values() for outcome in outcomes)
-            on_done(self.done, self.total, right / self.done)
+        # Before anything else is called: what is recorded must not be recorded again when that is interrupted.
         waiting.clear()
+        right = sum(outcome.score for outcomes in self.outcomes.values() for outcome in outcomes)
+        on_done(self.done, self.total, right / self.done)
 
     def result(self) -> dict[str, Any]:
         """Scores and the settings they belong to, for `--json` and for people."""

@@ -20,6 +20,24 @@ SCORES = "scores.json"
 Format = Literal["jsonl", "parquet"]
 FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 
+COLUMNS = {
+    "id": "string",
+    "sample": "int64",
+    "problem": "string",
+    "answer": "string",
+    "prompt": "string",
+    "completion": "string",
+    "finish": "string",
+    "length": "int64",
+    "evictions": "int64",
+    "extracted": "string",
+    "score": "float64",
+    "reason": "string",
+    "correct": "bool",
+    "grader": "string",
+}
+"""What is recorded of a sample, in Arrow's types. extracted: the text of its final box, null where there is none."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -179,7 +197,8 @@ def to_parquet(path: Path, name: str) -> None:
         return
     rows = {(record["id"], record["sample"]): record for record in read_recorded(path, name)}
     scratch = path / f".{name}.parquet.tmp"
-    pq.write_table(pa.Table.from_pylist(list(rows.values())), scratch)
+    schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in COLUMNS.items()])
+    pq.write_table(pa.Table.from_pylist(list(rows.values()), schema=schema), scratch)
     scratch.replace(path / f"{name}.parquet")
     (path / f"{name}.jsonl").unlink()
 

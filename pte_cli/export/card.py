@@ -14,10 +14,10 @@ BUILT_IN = {"tiny": 'pte_cli.__path__[0] + "/assets/tiny"'}
 """The built-in model, as Python finds it."""
 
 MERGED = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, {tokenizer}
 
 model = AutoModelForCausalLM.from_pretrained("{folder}")
-tokenizer = AutoTokenizer.from_pretrained("{folder}")
+tokenizer = {tokenizer}.from_pretrained("{folder}")
 ```
 
 The weights are ordinary; nothing of `pte` is needed. It was trained with a bounded KV cache: to have one at inference
@@ -40,8 +40,14 @@ whole cache and runs the adapter as ordinary LoRA. `{settings}` holds the settin
 """
 
 
-def model_card(config: RunConfig, status: Mapping[str, Any], folder: str, reason: str | None, settings: str) -> str:
-    """The text of README.md. status: the run's status.json. reason: why weights aren't merged; None where they are."""
+def model_card(
+    config: RunConfig, status: Mapping[str, Any], folder: str, reason: str | None, *, settings: str, tokenizer: str
+) -> str:
+    """The text of README.md.
+
+    status: the run's status.json. reason: why weights aren't merged; None where they are. settings: the file of an
+    adapter's training settings. tokenizer: the class that loads the tokenizer beside merged weights.
+    """
     base, evict = config.model.name, config.evict
     local = "/" not in base or Path(base).exists()
     how = MERGED if reason is None else ADAPTER
@@ -50,6 +56,7 @@ def model_card(config: RunConfig, status: Mapping[str, Any], folder: str, reason
         base=BUILT_IN.get(base, json.dumps(base)),
         reason=reason,
         settings=settings,
+        tokenizer=tokenizer,
         policy=evict.policy,
         budget=evict.budget,
     )

@@ -50,13 +50,14 @@ def export(config: RunConfig, run: RunDir, out: Path) -> Exported:
     scratch.mkdir(parents=True)
     try:
         if reason is None:
-            save_merged(config, run.adapter, scratch)
+            tokenizer = save_merged(config, run.adapter, scratch)
         else:
+            tokenizer = ""
             for name in ADAPTER_FILES:
                 shutil.copyfile(run.adapter / name, scratch / name)
             settings = config.model_dump(mode="json", exclude={"out"})
             (scratch / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        card = model_card(config, read_status(run), out.name, reason, SETTINGS)
+        card = model_card(config, read_status(run), out.name, reason, settings=SETTINGS, tokenizer=tokenizer)
         (scratch / "README.md").write_text(card, encoding="utf-8")
         scratch.rename(out)
     finally:
@@ -86,16 +87,24 @@ def trained_encoder(run: RunDir) -> str:
         raise UsageError(f"{file}: is no adapter of ours ({error})") from None
 
 
-def save_merged(config: RunConfig, adapter: Path, folder: Path) -> None:
-    """The model with the adapter's LoRA added to its weights, and its tokenizer, as transformers loads them."""
+def save_merged(config: RunConfig, adapter: Path, folder: Path) -> str:
+    """The model with the adapter's LoRA added to its weights, and its tokenizer; returns the class that loads that."""
     from peft import PeftModel
+    from transformers import PreTrainedTokenizerFast
 
     from pte_cli.model.load import load_model
 
     base, tokenizer = load_model(config.model.name, config.model.dtype, config.model.device)
+    if getattr(base, "is_quantized", False):
+        raise UsageError(
+            f"model.name = {config.model.name!r}: its weights are quantised, and merging would round the adapter away; "
+            "export with --model and the same model in full precision"
+        )
     merged: Any = PeftModel.from_pretrained(base, adapter).merge_and_unload(safe_merge=True)
     merged.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
+    # AutoTokenizer would take a generic one for the model family's own, and decode it otherwise.
+    return "PreTrainedTokenizerFast" if type(tokenizer) is PreTrainedTokenizerFast else "AutoTokenizer"
 
 
 def read_status(run: RunDir) -> dict[str, Any]:
