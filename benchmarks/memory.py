@@ -27,19 +27,33 @@ def main() -> None:
     print(
         f"one training step, {args.rows} rows, prompt {args.prompt}, budget {args.budget}; peak bytes of live tensors"
     )
-    print(f"{'encoder':8} {'policy':8} {'tokens':>6} {'rollout':>12} {'whole step':>12} {'ratio to first':>14}")
-    for encoder, policy in (("pte", "sliding"), ("none", "sliding"), ("none", "full")):
+    print(
+        f"{'encoder':8} {'policy':8} {'gradient':9} {'tokens':>6} {'rollout':>12} {'whole step':>12} {'ratio to first':>14}"
+    )
+    arms = (
+        ("pte", "sliding", "truncated"),
+        ("pte", "sliding", "exact"),
+        ("none", "sliding", "truncated"),
+        ("none", "full", "truncated"),
+    )
+    for encoder, policy, gradient in arms:
         first = None
         for tokens in args.tokens if policy == "sliding" else args.tokens[:1]:
             config = load_config(env={}, flags={"encoder.name": encoder, "evict.policy": policy})
             prepared = prepare(config)
             budget = Budget(args.budget, 0.25)
             peaks = train_step_peak(
-                prepared.model, prepared.policy, budget, rows=args.rows, prompt=args.prompt, tokens=tokens
+                prepared.model,
+                prepared.policy,
+                budget,
+                rows=args.rows,
+                prompt=args.prompt,
+                tokens=tokens,
+                gradient=gradient,
             )
             first = first or peaks["update"]
             print(
-                f"{encoder:8} {policy:8} {tokens:6} {peaks['rollout']:12,} {peaks['update']:12,} "
+                f"{encoder:8} {policy:8} {gradient:9} {tokens:6} {peaks['rollout']:12,} {peaks['update']:12,} "
                 f"{peaks['update'] / first:14.3f}",
                 flush=True,
             )

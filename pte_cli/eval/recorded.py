@@ -15,7 +15,7 @@ FIELDS = "answer, and completion (text) or completions (a list); id, problem, sa
 
 @dataclass(frozen=True)
 class Sample:
-    """One recorded completion. `id` names its problem; `index` counts the samples of it; `finish` is None if unknown."""
+    """One recorded completion. `id`: its problem; `index`: which sample of it; `finish`: None if unknown."""
 
     id: str
     problem: str
@@ -98,9 +98,8 @@ class _Line:
         texts = [single] if several is None else several
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             field = "completion" if several is None else "completions"
-            self.fail(
-                f"{field!r} is {json.dumps(texts)[:60]}; text is expected" + (" in a list" * (several is not None))
-            )
+            given, wanted = (single, "text") if several is None else (several, "a list of texts")
+            self.fail(f"{field!r} is {json.dumps(given)[:60]}; {wanted} is expected")
         finish = self.record.get("finish")
         finishes = finish if isinstance(finish, list) else [finish] * len(texts)
         if len(finishes) != len(texts) or not all(f is None or isinstance(f, str) for f in finishes):

@@ -71,7 +71,7 @@ def paired_difference(first: Scores, second: Scores, level: float = LEVEL) -> Es
     if a.keys() != b.keys():
         only = sorted(a.keys() ^ b.keys())
         raise UsageError(
-            f"the two runs are not over the same problems: {len(only)} are in only one of them, the first is {only[0]!r}"
+            f"the two runs are not over the same problems: {len(only)} are in one of them only, first {only[0]!r}"
         )
     return estimate([b[problem] - a[problem] for problem in a], level, lowest=-1.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from pte_cli.api import EvictionPolicy
@@ -13,7 +15,14 @@ from pte_cli.train.replay import replay
 
 
 def train_step_peak(
-    model: BoundedModel, policy: EvictionPolicy, budget: Budget, *, rows: int, prompt: int, tokens: int
+    model: BoundedModel,
+    policy: EvictionPolicy,
+    budget: Budget,
+    *,
+    rows: int,
+    prompt: int,
+    tokens: int,
+    gradient: Literal["truncated", "exact"] = "truncated",
 ) -> dict[str, int]:
     """Peak bytes of live tensors (weights included) after each phase of one step: `rollout`, `replay`, `update`.
 
@@ -32,7 +41,7 @@ def train_step_peak(
         traces = RolloutEngine(model, policy, budget, sampling, batch=rows).generate(prompts)
         peaks["rollout"] = live.peak
         total = sum(len(trace.completion) for trace in traces)
-        replay(model, traces, policy, loss=lambda scored: -scored.logprobs.sum() / total)
+        replay(model, traces, policy, loss=lambda scored: -scored.logprobs.sum() / total, gradient=gradient)
         peaks["replay"] = live.peak
         optimizer.step()
         peaks["update"] = live.peak

@@ -11,10 +11,11 @@ from pte_cli.profile.step import train_step_peak
 from pte_cli.rollout.engine import Budget
 
 
-def peak(tokens, evict="sliding"):
+def peak(tokens, evict="sliding", gradient="truncated"):
     """Of the built-in model's sizes."""
-    model = adapted("pte", layers=4, hidden=128, rank=32)
-    return train_step_peak(model, policy(evict), Budget(80, 0.25), rows=8, prompt=16, tokens=tokens)["update"]
+    model, budget = adapted("pte", layers=4, hidden=128, rank=32), Budget(80, 0.25)
+    peaks = train_step_peak(model, policy(evict), budget, rows=8, prompt=16, tokens=tokens, gradient=gradient)
+    return peaks["update"]
 
 
 def test_live_bytes_by_hand():
@@ -30,8 +31,9 @@ def test_live_bytes_by_hand():
     assert live.current == 0
 
 
-def test_four_times_the_tokens_cost_the_same():
-    short, long = peak(200), peak(800)
+@pytest.mark.parametrize("gradient", ["truncated", "exact"])
+def test_four_times_the_tokens_cost_the_same(gradient):
+    short, long = peak(200, gradient=gradient), peak(800, gradient=gradient)
     assert long <= 1.05 * short
 
 
@@ -40,5 +42,6 @@ def test_the_measure_sees_a_cache_that_grows():
 
 
 @pytest.mark.slow
-def test_4096_tokens_cost_what_512_cost():
-    assert peak(4096) <= 1.05 * peak(512)
+@pytest.mark.parametrize("gradient", ["truncated", "exact"])
+def test_4096_tokens_cost_what_512_cost(gradient):
+    assert peak(4096, gradient=gradient) <= 1.05 * peak(512, gradient=gradient)

@@ -47,5 +47,6 @@ def _log10(number: Number) -> float:
     if not number.is_finite or number == 0:
         return 0.0
     if isinstance(number, Float):
-        return float(number.num._mpf_[2] + number.num._mpf_[3]) * math.log10(2) if number else 0.0
-    return (abs(number.p).bit_length() - abs(number.q).bit_length()) * math.log10(2)
+        _, mantissa, exponent, _ = number._mpf_
+        return math.log10(mantissa) + float(exponent) * math.log10(2)
+    return math.log10(abs(int(number.p))) - math.log10(int(number.q))

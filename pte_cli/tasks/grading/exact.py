@@ -15,7 +15,7 @@ from pte_cli.tasks.grading.quantity import quantity, same
 
 PERCENT = re.compile(r"\s*(?:\\?%|\\text\{\s*(?:percent|\\?%)\s*\}|\bpercent)$")
 ASKED = re.compile(
-    r"\b(?:what|which|how many|find|compute|determine|give|express\w*|as|in|to)\b[^.?!]{0,40}?(?:percent(?:age)?\b|\\?%)",
+    r"\b(?:what|which|how many|find|compute|determine|give|express\w*|as|in)\b[^.?!\d]{0,40}?(?:percent(?:age)?\b|%)",
     flags=re.IGNORECASE,
 )
 BASE = re.compile(r"([0-9A-Za-z]+)_\{?(\d+)\}?")

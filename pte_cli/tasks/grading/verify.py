@@ -53,9 +53,9 @@ def _verify(reference: str, answer: str, given: tuple[Any, ...]) -> Reason:
 @lru_cache(maxsize=512)
 def parsed(text: str) -> tuple[Any, ...]:
     """What math-verify reads in an answer: expressions, and the text itself where it makes a fallback of it."""
-    for letter, symbol in ((r"E", r"\mathcal{E}"), (r"e", r"\mathrm{e}")):
+    for letter, symbol in ((r"E", r"\\mathcal{E}"), (r"e", r"\\mathrm{e}")):
         # Left alone, Euler's number with a subscript can't be read.
-        text = re.sub(rf"(?<![A-Za-z\\]){letter}(?=_)", lambda _, symbol=symbol: symbol, text)
+        text = re.sub(rf"(?<![A-Za-z\\]){letter}(?=_)", symbol, text)
     return tuple(parse(rf"\boxed{{{text}}}", WHOLE_BOX, extraction_mode="first_match", parsing_timeout=None))
 
 

@@ -31,7 +31,7 @@ WALL_FACTOR = 10.0
 
 
 class Worker:
-    """One worker process; `busy` is the number of the job it has, None when it has none."""
+    """One worker process; `busy`: the number of its job, if any. `child`: its current fork's process id."""
 
     def __init__(self, seconds: float, memory: int) -> None:
         root = str(Path(pte_cli.__file__).parent.parent)
@@ -49,6 +49,7 @@ class Worker:
         self.stop = weakref.finalize(self, _kill, process)
         self.busy: int | None = None
         self.ready = False
+        self.child = 0
         self.deadline = time.monotonic() + START_SECONDS
         self.pending = b""
 
@@ -121,6 +122,10 @@ class Pool:
 
     def _drop(self, worker: Worker) -> None:
         self.workers.remove(worker)
+        if worker.busy is None and worker.process.stdin is not None:
+            worker.process.stdin.close()  # an idle worker ends by itself
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(0.5)
         worker.stop()
 
     def _collect(self) -> Iterator[tuple[int, Reason]]:
@@ -145,8 +150,12 @@ class Pool:
         if "failed" in message:
             self._drop(worker)
             raise PteError(f"the grading worker could not start: {message['failed']}")
+        if message.get("died") == "crashed":
+            # Whether it died with the request or before it is not known; a fresh process can't answer an old one.
+            yield from self._lost(worker, "crashed")
+            return
         if "ready" in message:
-            worker.ready = True
+            worker.ready, worker.child = True, message["ready"]
         if worker.busy is not None and (reason := message.get("reason") or message.get("died")):
             job, worker.busy = worker.busy, None
             yield job, reason
