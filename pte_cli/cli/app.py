@@ -46,8 +46,10 @@ def root(
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted,
-    141 whoever read the output closed it."""
+    """Run the command line.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 whoever read the output closed it.
+    """
     # What libraries say about their own deprecations is not the user's business.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")

@@ -24,7 +24,9 @@ def greedy(config, **more):
 def test_text_comes_in_pieces_and_ends_before_the_end_token(chain):
     loaded, config = chain
     pieces = []
-    made = generate(loaded, config.evict, greedy(config), loaded.codec.tokenizer("Sum?")["input_ids"], on_text=pieces.append)
+    made = generate(
+        loaded, config.evict, greedy(config), loaded.codec.tokenizer("Sum?")["input_ids"], on_text=pieces.append
+    )
     assert pieces == list("\\boxed{7}")
     assert made.text == "\\boxed{7}"
     assert (len(made.tokens), made.finish, made.evictions) == (10, "stop", 0)
@@ -51,3 +53,11 @@ def test_characters_of_two_tokens_come_whole(chain):
     made = generate(loaded, config.evict, greedy(config, max_new_tokens=5), prompt, on_text=pieces.append)
     assert pieces == ["é", "é", "\N{REPLACEMENT CHARACTER}"]
     assert made.text == "éé\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_seed_gives_the_same_text_again_and_another_may_not(chain):
+    loaded, config = chain
+    prompt = loaded.codec.tokenizer("{")["input_ids"]
+    texts = [generate(loaded, config.evict, config.sampling, prompt, seed).text for seed in [*range(8), *range(8)]]
+    assert texts[:8] == texts[8:]
+    assert set(texts) == {"7}", "8}"}

@@ -17,7 +17,9 @@ PIECES = ["▁", "▁the", "▁a", "n", "t", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9
 
 def sentence_pieces():
     """As Llama 2's: blanks are part of the words, the first one is dropped, unknown letters are bytes."""
-    core = Tokenizer(models.BPE({piece: i for i, piece in enumerate(PIECES)}, [], unk_token="<unk>", byte_fallback=True))
+    core = Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(PIECES)}, [], unk_token="<unk>", byte_fallback=True)
+    )
     core.pre_tokenizer = pre_tokenizers.Metaspace()
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     core.decoder = decoders.Sequence(steps)
