@@ -46,6 +46,19 @@ Entries = Annotated[
     int | None,
     typer.Option("--entries", help="Pairs per problem, the difficulty (task.entries). [12]", rich_help_panel=TASK),
 ]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="SOURCE",
+        help="Your own: a JSONL, JSON, CSV or Parquet file, a folder of them, gym:NAME or a hub id. [the task]",
+        rich_help_panel=TASK,
+    ),
+]
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option("--reward", help="Reward plugin for --data; repeatable. [math-verify]", rich_help_panel=TASK),
+]
 Problems = Annotated[
     int | None,
     typer.Option("--problems", help="Held-out problems to measure on. [256]", rich_help_panel=TASK),

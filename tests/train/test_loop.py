@@ -7,6 +7,7 @@ import torch
 
 from pte_cli.config import load_config
 from pte_cli.rollout.prepare import prepare
+from pte_cli.tasks.examples import Scores
 from pte_cli.train.loop import Trainer, linear_schedule
 from pte_cli.train.sft import token_weights
 
@@ -20,7 +21,7 @@ def trainer(*sets, log=lambda metrics: None):
     for name, parameter in prepared.model.model.named_parameters():
         if "lora_B" in name:
             parameter.data.copy_(0.05 * torch.randn(parameter.shape, generator=generator))
-    return Trainer(config, prepared.model, prepared.policy, prepared.task, prepared.codec, log)
+    return Trainer(config, prepared.model, prepared.policy, prepared.examples, log)
 
 
 def gradients(one):
@@ -40,7 +41,7 @@ def test_micro_batches_give_the_gradient_and_metrics_of_the_whole_batch(phase):
 def test_no_spread_no_gradient():
     """Public bug report B09: equal rewards and beta 0 leave every weight as it is."""
     one = trainer()
-    one.rewards = lambda problems, traces: [0.1] * len(traces)
+    one.score = lambda questions, traces: Scores([0.1] * len(traces), [False] * len(traces))
     metrics = one.grpo()
     assert metrics["frac_reward_zero_std"] == 1
     assert metrics["loss"] == 0
@@ -50,7 +51,7 @@ def test_no_spread_no_gradient():
 def test_the_reference_of_an_untrained_adapter_is_the_policy():
     config = load_config(env={}, sets=["grpo.beta=0.5", "grpo.prompts=2", "grpo.group_size=2"])
     prepared = prepare(config)
-    one = Trainer(config, prepared.model, prepared.policy, prepared.task, prepared.codec, lambda metrics: None)
+    one = Trainer(config, prepared.model, prepared.policy, prepared.examples, lambda metrics: None)
     assert one.grpo()["kl"] == pytest.approx(0, abs=1e-9)
 
 
@@ -78,7 +79,7 @@ def test_schedule_by_hand():
 
 def test_token_weights_sum_to_one_and_favour_the_answer():
     one = trainer()
-    examples = [one.codec.worked(one.task.sample(one.problems)) for _ in range(3)]
+    examples = one.examples.worked(3)
     weights = token_weights(examples, 4.0)
     assert weights.sum().item() == pytest.approx(1)
     assert weights.shape == (3, 24 + 8)
