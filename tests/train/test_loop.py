@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -84,3 +86,32 @@ def test_token_weights_sum_to_one_and_favour_the_answer():
     assert weights.sum().item() == pytest.approx(1)
     assert weights.shape == (3, 24 + 8)
     assert (weights[0, 24:] / weights[0, 0]).tolist() == pytest.approx([4.0] * 8)
+
+
+def with_rewards(one, *rewards):
+    """The trainer with these rewards for the samples of each step."""
+    one.score = lambda questions, traces: Scores(rewards, [None] * len(rewards), {"mine": rewards})
+    return one
+
+
+def test_samples_without_reward_leave_no_gradient_and_are_not_counted():
+    """The second group has no reward at all: the step is that of the first group alone."""
+    nothing = math.nan
+    both = with_rewards(trainer(), 1.0, 0.0, 0.0, 1.0, nothing, nothing, nothing, nothing)
+    alone = with_rewards(trainer("grpo.prompts=1"), 1.0, 0.0, 0.0, 1.0)
+    metrics = both.grpo()
+    alone.grpo()
+    for a, b in zip(gradients(both), gradients(alone), strict=True):
+        assert (a - b).abs().max() < 1e-10
+    assert any(gradient.abs().max() > 0 for gradient in gradients(both))
+    assert (metrics["without_reward"], metrics["groups_skipped"], metrics["reward"]) == (4, 1, 0.5)
+
+
+def test_a_step_without_any_reward_changes_nothing():
+    seen = []
+    one = with_rewards(trainer("train.objective=grpo", "grpo.steps=1", log=seen.append), *[math.nan] * 8)
+    before = [parameter.clone() for parameter in one.lora + one.encoder]
+    one.run()
+    assert all(torch.equal(a, b) for a, b in zip(before, one.lora + one.encoder, strict=True))
+    assert seen[0]["groups_skipped"] == 2
+    assert "reward" not in seen[0]

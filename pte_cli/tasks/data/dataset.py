@@ -34,7 +34,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The rows a run trains on, those it is measured on, and the names of the rewards they are scored with."""
+    """The rows a run trains on, those it is measured on, and the names of the rewards they are scored with.
+
+    No prompt is in both.
+    """
 
     train: tuple[Row, ...]
     held_out: tuple[Row, ...]
@@ -69,6 +72,8 @@ def load_dataset(config: RunConfig) -> Dataset:
         train, held = rows, [_row(one, replace(scored, completion=None), data, rewards) for one in raw_eval]
     if imitates:
         _check_completions(train, columns)
+    trained_on = {repr(row.prompt) for row in train}
+    held = [row for row in held if repr(row.prompt) not in trained_on]
     return Dataset(tuple(train), tuple(held), used, tuple(rewards))
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SHOWN = 3
+MOST_UNKNOWN = 0.01
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def render_dataset(
         [Example(row, _rendered(tokenizer, row, style, config.data.system)) for row in rows]
         for rows in (dataset.train, dataset.held_out)
     )
+    _check_known([*train, *held_out], tokenizer)
     whole = RenderedDataset(tuple(train), tuple(held_out), dataset.columns, dataset.rewards, style)
     return _fitting(whole, config, policy) if policy.bounded else whole
 
@@ -67,6 +69,19 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, row: Row, style: str, system: 
         return render(tokenizer, row.prompt, style, system)
     except UsageError as error:
         raise UsageError(f"{row.place}: {error}") from None
+
+
+def _check_known(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase) -> None:
+    """UsageError where more than a stray sign is unknown to the tokenizer: the built-in model's knows 40 words."""
+    unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
+    counts = [example.prompt.ids.count(unknown) for example in examples]
+    share = sum(counts) / max(1, sum(len(example.prompt.ids) for example in examples))
+    if share > MOST_UNKNOWN:
+        first = next(example.row.place for example, count in zip(examples, counts, strict=True) if count)
+        raise UsageError(
+            f"model.name: {share:.0%} of the prompts' tokens are unknown to its tokenizer, first at {first}; "
+            "use a model that knows this kind of text"
+        )
 
 
 def _fitting(whole: RenderedDataset, config: RunConfig, policy: EvictionPolicy) -> RenderedDataset:
@@ -102,6 +117,6 @@ def _too_long(long: Sequence[Example], budget: int, policy: EvictionPolicy) -> s
     longest = max(len(example.prompt.ids) for example in long)
     enough = max(longest, pinned_length(policy, longest) + MIN_WINDOW)
     return (
-        f"evict.budget = {budget}: {len(long)} prompts leave fewer than {MIN_WINDOW} tokens for thinking: "
-        f"{shown}{more}; use at least {enough}, or data.too_long = 'drop'"
+        f"evict.budget = {budget}: too long for it with {MIN_WINDOW} tokens for thinking: {shown}{more}; "
+        f"use at least {enough}, or data.too_long = 'drop'"
     )

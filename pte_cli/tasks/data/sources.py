@@ -70,7 +70,7 @@ def _local_file(setting: str, path: Path, split_setting: str, split: str | None)
 def _gym_rows(setting: str, source: str, split: str | None, data: DataConfig) -> list[Raw]:
     """Problems of a reasoning-gym task; those of the split `eval` are others than those of `train`."""
     name = source.removeprefix(GYM)
-    seeds = {"train": 0, "eval": 1}
+    seeds = {"train": 0, "eval": 2**40}  # problem i of seed s is problem 0 of seed s + i: far apart, or they are shared
     if (split or DEFAULT_SPLIT) not in seeds:
         raise UsageError(f"{setting} = {source!r}: its splits are {' and '.join(seeds)}, not {split!r}")
     try:
