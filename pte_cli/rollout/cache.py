@@ -6,6 +6,7 @@ new token goes into any free one. Which slots a query sees is read from the posi
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -147,12 +148,7 @@ class BoundedCache(Cache):
     @torch.no_grad()
     def commit(self) -> None:
         """Store the tokens of the last appended pass, detached, in free slots."""
-        new = self._queries[:, :, :, :, 0].expand(*self.positions.shape[:-1], -1)
-        # Free slots first, in a fixed order. Padding gets what is left and writes back what was there.
-        order = (self.positions != EMPTY).to(torch.uint8).argsort(dim=-1, stable=True)
-        slots = order[..., : new.shape[-1]]
-        real = new != EMPTY
-        self.positions.scatter_(-1, slots, torch.where(real, new, self.positions.gather(-1, slots)))
+        slots, real = self.take(self._queries[:, :, :, :, 0].expand(*self.positions.shape[:-1], -1))
         for layer, (keys, values) in enumerate(self._appended or ()):
             table = layer if self.shape.per_layer else 0
             index = slots[table].unsqueeze(-1).expand_as(keys)
@@ -162,6 +158,19 @@ class BoundedCache(Cache):
         self._appended = None
         if self.observed:
             self.observed.commit(slots, real)
+
+    @property
+    def appended(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values `[B, Hkv, T, D]` of each layer in the last appended pass, with gradients."""
+        return self._appended or []
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Give free slots to new `positions` `[1 or L, B, 1 or Hkv, T]`; the slots, and which are real (not padding)."""
+        # Free slots first, in a fixed order. Padding gets what is left and writes back what was there.
+        order = (self.positions != EMPTY).to(torch.uint8).argsort(dim=-1, stable=True)
+        slots, real = order[..., : positions.shape[-1]], positions != EMPTY
+        self.positions.scatter_(-1, slots, torch.where(real, positions, self.positions.gather(-1, slots)))
+        return slots, real
 
     # ---- eviction -------------------------------------------------------------------------------------------
 
@@ -204,7 +213,8 @@ class BoundedCache(Cache):
 
     def select(self, rows: Tensor) -> BoundedCache:
         """A copy of `rows` for one pass beside this cache; nothing is observed in it."""
-        part = BoundedCache(self.shape, 0, 0, dtype=self.keys.dtype, device=self.keys.device)
+        part = copy(self)
+        part.observed = None
         part.keys, part.values, part.positions = self.keys[:, rows], self.values[:, rows], self.positions[:, rows]
         return part
 
@@ -212,9 +222,10 @@ class BoundedCache(Cache):
         """Free every slot of `rows`."""
         self.positions[:, rows] = EMPTY
 
-    def keep_first(self, batch: int) -> None:
-        """Go on with the first `batch` rows only; no copy."""
-        self.keys, self.values = self.keys[:, :batch], self.values[:, :batch]
-        self.positions = self.positions[:, :batch]
-        if self.observed:
-            self.observed.keep_first(batch)
+    def first(self, batch: int) -> BoundedCache:
+        """The first `batch` rows as a cache of their own that shares this one's memory."""
+        part = copy(self)
+        part.keys, part.values = self.keys[:, :batch], self.values[:, :batch]
+        part.positions = self.positions[:, :batch]
+        part.observed = self.observed.first(batch) if self.observed else None
+        return part

@@ -7,6 +7,7 @@ same whether the tokens were fed one by one (rollout) or a round at a time (repl
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -152,12 +153,12 @@ class Observed:
                 mine[:, rows] = 0
                 mine[:, rows, ..., : theirs.shape[-1]] = theirs
 
-    def keep_first(self, batch: int) -> None:
-        """Go on with the first `batch` rows only."""
-        if self.mass is not None:
-            self.mass = self.mass[:, :batch]
-        if self.recent is not None:
-            self.recent = self.recent[:, :batch]
+    def first(self, batch: int) -> Observed:
+        """The records of the first `batch` rows, in the same memory."""
+        part = copy(self)
+        part.mass = self.mass[:, :batch] if self.mass is not None else None
+        part.recent = self.recent[:, :batch] if self.recent is not None else None
+        return part
 
 
 def _put(target: Tensor, slots: Tensor, real: Tensor, new: Tensor) -> None:

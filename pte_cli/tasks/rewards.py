@@ -68,9 +68,7 @@ class Rewards:
 def combine(rewards: Sequence[NamedReward], batch: Batch) -> Rewards:
     """Call every reward on the batch. PteError, naming the reward and the row, where one raises or returns nonsense."""
     by_name = {reward.name: values(reward, batch) for reward in rewards}
-    totals = [
-        weighted_sum([(reward.weight, by_name[reward.name][i]) for reward in rewards]) for i in range(len(batch))
-    ]
+    totals = [weighted_sum([(reward.weight, by_name[reward.name][i]) for reward in rewards]) for i in range(len(batch))]
     return Rewards(totals, by_name, tuple(i for i, total in enumerate(totals) if math.isnan(total)))
 
 
@@ -110,7 +108,9 @@ def _number(reward: NamedReward, value: Any, batch: Batch, i: int) -> float | No
     if value is None:
         return None
     if not hasattr(value, "__float__"):
-        raise PteError(f"reward {reward.name!r} returned {value!r} for row {batch.row(i)}; a number or None is expected")
+        raise PteError(
+            f"reward {reward.name!r} returned {value!r} for row {batch.row(i)}; a number or None is expected"
+        )
     try:
         number = float(value)
     except (TypeError, ValueError) as error:

@@ -61,8 +61,12 @@ def likelihood_gradient(model, trace, state, cache, held, gone):
     return {"S": torch.autograd.grad(loss, leaf["S"])[0]}
 
 
-def one_graph(model, trace, weights):
-    """Sum of weight * log p over one trace: rounds in order, K and V detached between them, states not."""
+def one_graph(model, trace, weights, gradient="truncated"):
+    """Sum of weight * log p over one trace, round by round; `truncated` detaches K and V between them, never states."""
+
+    def held_over(tensor):
+        return tensor.detach() if gradient == "truncated" else tensor
+
     causal, encoder = model.causal, model.encoder
     cache, start, held = Concatenating(model.layers), 0, []
     state = encoder.init(1)
@@ -73,13 +77,13 @@ def one_graph(model, trace, weights):
             gone = trace.evictions[j - 1].positions.flatten().tolist()
             out = [held.index(p) for p in gone]
             kept = [i for i in range(len(held)) if i not in out]
-            keys = torch.stack([k.detach()[:, :, out] for k in cache.keys])
-            values = torch.stack([v.detach()[:, :, out] for v in cache.values])
+            keys = torch.stack([held_over(k)[:, :, out] for k in cache.keys])
+            values = torch.stack([held_over(v)[:, :, out] for v in cache.values])
             positions = torch.tensor(gone)
             if not encoder.rotated_keys:
                 keys = unrotated(keys, positions, causal.model.rotary_emb)
-            cache.keys = [k.detach()[:, :, kept] for k in cache.keys]
-            cache.values = [v.detach()[:, :, kept] for v in cache.values]
+            cache.keys = [held_over(k)[:, :, kept] for k in cache.keys]
+            cache.values = [held_over(v)[:, :, kept] for v in cache.values]
             held = [held[i] for i in kept]
             learnt = likelihood_gradient(model, trace, state, cache, held, gone) if wants_likelihood(encoder) else None
             mask = torch.ones(1, len(gone), dtype=torch.bool)
@@ -123,7 +127,11 @@ def gradients(model):
     ],
     ids=str,
 )
-def test_truncated_gradients_equal_one_graph_with_the_same_detaches(encoder, options):
+@pytest.mark.parametrize("gradient", ["truncated", "exact"])
+def test_gradients_equal_one_graph(encoder, options, gradient):
+    """With the same detaches, or with none at all; rows of different lengths, 6 and more evictions."""
+    if gradient == "exact" and options.get("objective") == "nll":
+        pytest.skip("first order only; refused below")
     model = adapted(encoder, dtype=torch.float64, options=options)
     sampling = Sampling(temperature=TEMPERATURE, max_new_tokens=40, end_ids=(1, 3))
     traces = RolloutEngine(model, policy("sliding"), Budget(BUDGET, 0.25), sampling, batch=3).generate(
@@ -133,7 +141,7 @@ def test_truncated_gradients_equal_one_graph_with_the_same_detaches(encoder, opt
     assert max(len(trace.evictions) for trace in traces) >= 6
     weights = torch.randn(len(traces), 40, dtype=torch.float64)
 
-    sum(one_graph(model, trace, weights[i]) for i, trace in enumerate(traces)).backward()
+    sum(one_graph(model, trace, weights[i], gradient) for i, trace in enumerate(traces)).backward()
     expected = gradients(model)
     replay(
         model,
@@ -141,6 +149,7 @@ def test_truncated_gradients_equal_one_graph_with_the_same_detaches(encoder, opt
         policy("sliding"),
         temperature=TEMPERATURE,
         loss=lambda scored: (scored.logprobs * weights[scored.rows, scored.tokens]).sum(),
+        gradient=gradient,
         chunk=16,
     )
     ours = gradients(model)
@@ -186,6 +195,58 @@ def test_encoder_gradient_equals_a_finite_difference_where_truncation_loses_noth
                     weight.view(-1)[index] += step
                     values.append(replay(model, traces, policy("sliding"))[:, last + 1 :].sum().item())
             assert gradient[index].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("rule", "encoder", "options"),
+    [
+        (policy("sink", evict_prompt=True), "pte", {"initial": "global", "normalize": "frobenius"}),
+        (policy("importance", granularity="head"), "pte", {}),
+        (policy("importance", granularity="layer", score="key-norm"), "ttt", {"momentum": 0.5}),
+        (policy("full"), "none", {}),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "granularity") else str(value),
+)
+def test_exact_gradients_equal_finite_differences(rule, encoder, options):
+    """The derivative of the log-probabilities under a given trace, whatever the policy: nothing is left out."""
+    model = adapted(encoder, dtype=torch.float64, layers=2, options=options)
+    in_double(model)
+    sampling = Sampling(max_new_tokens=40, end_ids=(1,))
+    traces = RolloutEngine(model, rule, Budget(20, 0.25), sampling).generate(prompts([5, 8, 4]), seed=1)
+    weights = torch.randn(len(traces), 40, dtype=torch.float64)
+
+    def objective():
+        scored = replay(model, traces, rule)
+        return (scored * weights[:, : scored.shape[1]]).sum().item()
+
+    replay(
+        model,
+        traces,
+        rule,
+        loss=lambda scored: (scored.logprobs * weights[scored.rows, scored.tokens]).sum(),
+        gradient="exact",
+    )
+    found = gradients(model)
+    chosen = [name for name in found if "pte_encoder" in name or "layers.0.self_attn" in name]
+    parameters = dict(model.model.named_parameters())
+    for name in chosen:
+        weight, gradient = parameters[name], found[name].flatten()
+        index = gradient.abs().argmax()
+        values = []
+        for step in (1e-5, -2e-5, 1e-5):
+            with torch.no_grad():
+                weight.view(-1)[index] += step
+                values.append(objective())
+        assert gradient[index].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5), name
+
+
+def test_the_exact_gradient_of_a_likelihood_encoder_is_refused():
+    model = adapted("ttt", options={"objective": "nll"})
+    traces = RolloutEngine(model, policy("sliding"), Budget(20, 0.25), Sampling(max_new_tokens=20)).generate(
+        prompts([5])
+    )
+    with pytest.raises(ValueError, match="not available"):
+        replay(model, traces, policy("sliding"), loss=lambda s: s.logprobs.sum(), gradient="exact")
 
 
 def in_double(model):
