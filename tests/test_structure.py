@@ -30,7 +30,7 @@ AT_THE_SIDE = {
     "runs": "config",
     "plugin_options": "config",
     "scaffold": "config",
-    "checks": "registry",
+    "checks": "tasks",
     "__main__": "cli",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -11,14 +11,13 @@ from rich.table import Table
 
 from pte_cli.cli import ui
 from pte_cli.cli.grade import numbers
-from pte_cli.cli.options import conditions, sampling
+from pte_cli.cli.options import conditions, prompting, sampling
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.eval.bench import Evaluation, Plan
 from pte_cli.eval.benchmarks import read_benchmarks
 from pte_cli.eval.store import FORMATS
 from pte_cli.runs import RunDir
-from pte_cli.tasks.prompts import check_style
 
 DEFAULTS = {"evict.budget": 4096, "sampling.max_new_tokens": 3072, "sampling.rows": 16}
 """Of the bare model; a run brings its own."""
@@ -53,14 +52,15 @@ class Asked:
             temperature = 0.0 if samples == 1 else config.sampling.temperature
         if samples > 1 and temperature == 0:
             raise UsageError(f"--samples {samples}: at temperature 0 they would all be equal; use more than 0")
-        check_style(self.style or "auto")
+        style, system = prompting(config, self.style)
         return Plan(
             benchmarks=read_benchmarks(self.bench, self.folder, self.limit),
             samples=samples,
             ks=pass_at(self.k, samples),
             sampling=sampling(config, temperature, self.top_p),
             seed=self.seed or 0,
-            style=self.style or "auto",
+            style=style,
+            system=system,
         )
 
 

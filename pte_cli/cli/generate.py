@@ -29,11 +29,12 @@ from pte_cli.cli.options import (
     conditions,
     configure,
     open_run,
+    prompting,
     refuse_untrained,
     sampling,
 )
 from pte_cli.errors import UsageError
-from pte_cli.tasks.prompts import check_style, render
+from pte_cli.tasks.prompts import render
 
 DEFAULTS = {"evict.budget": 4096, "sampling.max_new_tokens": 512}
 """Of the bare model; a run brings its own."""
@@ -73,8 +74,7 @@ def generate(
     file = file or (saved.path / "config.json" if saved else None)
     config = configure(file, flags, sets, defaults=DEFAULTS, asks_task=False)
     sampled = sampling(config, temperature, top_p)
-    style = prompt_style or "auto"
-    check_style(style)
+    style, system = prompting(config, prompt_style)
     text = read_prompt(prompt)
 
     from pte_cli.rollout import generate as generating
@@ -83,7 +83,7 @@ def generate(
     loaded = load(config, adapter=saved.adapter if saved else None)
     if (word := loaded.codec.unknown_word(text.split())) is not None:
         raise UsageError(f"the prompt: the model's tokenizer has no token for {word!r}")
-    rendered = render(loaded.codec.tokenizer, text, style)
+    rendered = render(loaded.codec.tokenizer, text, style, system)
     arguments = (loaded, config.evict, sampled, rendered.ids, seed)
     if json:
         result = generating.generate(*arguments)

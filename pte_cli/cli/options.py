@@ -13,6 +13,7 @@ from pte_cli.config import RunConfig, SamplingConfig, load_config, validate
 from pte_cli.errors import UsageError
 from pte_cli.registry import Registry, load_registry
 from pte_cli.runs import RunDir
+from pte_cli.tasks.prompts import check_style
 
 METHOD = "Method"
 TASK = "Task and model"
@@ -50,6 +51,19 @@ Model = Annotated[
 Entries = Annotated[
     int | None,
     typer.Option("--entries", help="Pairs per problem, the difficulty (task.entries). [12]", rich_help_panel=TASK),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="SOURCE",
+        help="Your own: a JSONL, JSON, CSV or Parquet file, a folder of them, gym:NAME or a hub id. [the task]",
+        rich_help_panel=TASK,
+    ),
+]
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option("--reward", help="Reward plugin for --data; repeatable. [math-verify]", rich_help_panel=TASK),
 ]
 Problems = Annotated[
     int | None,
@@ -120,6 +134,14 @@ def open_run(run: Path, encoder: str | None = None) -> RunDir:
     if not (saved.adapter / "adapter_config.json").is_file():
         raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
     return saved
+
+
+def prompting(config: RunConfig, style: str | None) -> tuple[str, str | None]:
+    """The prompt style asked for, else the one of the run's data, with its system prompt. UsageError for none there is."""
+    if style is None:
+        return config.data.style, config.data.system
+    check_style(style)
+    return style, None
 
 
 def refuse_untrained(encoder: str | None) -> None:

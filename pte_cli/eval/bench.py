@@ -27,7 +27,10 @@ OnDone = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is evaluated. ks: which pass@k; each at most `samples`. seed: of sampling. style: how problems are asked."""
+    """What is evaluated.
+
+    ks: which pass@k; each at most `samples`. seed: of sampling. style, system: how problems are asked.
+    """
 
     benchmarks: Mapping[str, Sequence[BenchProblem]]
     samples: int
@@ -35,6 +38,7 @@ class Plan:
     sampling: SamplingConfig
     seed: int
     style: str
+    system: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Evaluation:
         from pte_cli.rollout.prepare import load
 
         loaded = load(self.config, adapter=self.run.adapter if self.run else None)
-        prompts = rendered_prompts(jobs, loaded.codec, self.plan.style)
+        prompts = rendered_prompts(jobs, loaded.codec, self.plan)
         engine = engine_of(loaded, self.config.evict, self.plan.sampling, self.config.sampling.rows)
         for job, prompt in zip(jobs, prompts, strict=True):
             try:
@@ -209,6 +213,7 @@ def header(config: RunConfig, run: RunDir | None, plan: Plan) -> dict[str, Any]:
         "max_new_tokens": sampling.max_new_tokens,
         "seed": None if greedy else plan.seed,
         "prompt_style": plan.style,
+        "system_prompt": plan.system,
         "grader": grader_version(),
     }
 
@@ -219,7 +224,7 @@ def digest(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()[:16]
 
 
-def rendered_prompts(jobs: Sequence[Job], codec: Any, style: str) -> list[Rendered]:
+def rendered_prompts(jobs: Sequence[Job], codec: Any, plan: Plan) -> list[Rendered]:
     """The prompt of each job. UsageError for a problem that the model's tokenizer can't write."""
     by_problem: dict[str, Rendered] = {}
     for job in jobs:
@@ -231,5 +236,5 @@ def rendered_prompts(jobs: Sequence[Job], codec: Any, style: str) -> list[Render
             raise UsageError(
                 f"problem {job.problem.id!r} of {job.benchmark}: the model's tokenizer has no token for {word!r}"
             )
-        by_problem[text] = render(codec.tokenizer, text, style)
+        by_problem[text] = render(codec.tokenizer, text, plan.style, plan.system)
     return [by_problem[job.problem.problem] for job in jobs]

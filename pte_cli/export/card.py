@@ -77,7 +77,7 @@ def model_card(
         "LoRA": f"rank {config.adapter.rank}, alpha {config.adapter.alpha or config.adapter.rank:g}, "
         f"on {', '.join(config.adapter.target_modules)}",
         "training": training(config, status),
-        "task": with_options(config.task.name, config.task.options),
+        "trained on": config.data.source or with_options(config.task.name, config.task.options),
         "seed": str(config.seed),
         "written by": f"pte {__version__}",
     }
@@ -128,4 +128,5 @@ def measured(config: RunConfig, status: Mapping[str, Any]) -> str:
     ]
     if not lines:
         return "Nothing was measured."
-    return "\n".join([f"Accuracy on `{config.task.name}`, greedy, under the budget above:\n", *lines])
+    where = config.data.source or config.task.name
+    return "\n".join([f"Accuracy on `{where}`, greedy, under the budget above:\n", *lines])
