@@ -137,7 +137,7 @@ def open_run(run: Path, encoder: str | None = None) -> RunDir:
 
 
 def prompting(config: RunConfig, style: str | None) -> tuple[str, str | None]:
-    """The prompt style asked for, else the one of the run's data, with its system prompt. UsageError for none there is."""
+    """The prompt style asked for, else that of the run's data, and its system prompt. UsageError for an unknown one."""
     if style is None:
         return config.data.style, config.data.system
     check_style(style)

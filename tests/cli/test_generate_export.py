@@ -56,7 +56,7 @@ def test_ctrl_c_is_exit_code_130_and_no_traceback(folder):
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in errors
-    assert rest.endswith(b"!\n")
+    assert rest.endswith(b"\n")
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(folder):
