@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from tokenizing import tokenizer
 
+from pte_cli.config import DataConfig
 from pte_cli.errors import UsageError
 from pte_cli.model.load import TINY, load_tokenizer
 from pte_cli.tasks.prompts import BOXED, STYLES, encode_prompt, render
@@ -125,3 +128,7 @@ def test_what_does_not_fit_is_said(template, prompt, style, system, words):
 def test_every_style_renders_with_a_template():
     for style in STYLES:
         assert "2+2" in render(tokenizer(CHATML), "2+2", style).text
+
+
+def test_the_setting_takes_every_style():
+    assert get_args(DataConfig.model_fields["style"].annotation) == ("auto", *STYLES)

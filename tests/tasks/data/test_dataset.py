@@ -197,3 +197,23 @@ def test_without_reasoning_gym_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
     with pytest.raises(UsageError, match=r"gym:chain_sum.*pip install 'pte-cli\[gym\]'"):
         dataset("gym:chain_sum")
+
+
+def test_a_data_set_of_the_hub(monkeypatch):
+    """Asked for by id, subset and split; the hub itself is not reached in tests."""
+    import datasets
+
+    asked = []
+
+    def load(*arguments, **named):
+        asked.append((arguments, named))
+        if named["split"] == "nowhere":
+            raise ValueError("Unknown split")
+        return datasets.Dataset.from_list(numbered(3))
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    found = dataset("owner/name", "data.subset=main", "data.limit=2", "data.eval_fraction=0")
+    assert asked == [(("owner/name", "main"), {"split": "train"})]
+    assert [row.place for row in found.train] == ["owner/name row 0", "owner/name row 1"]
+    with pytest.raises(UsageError, match=r"data.source = 'owner/name': .*data.split = 'nowhere' \(Unknown split\)"):
+        dataset("owner/name", "data.split=nowhere")
