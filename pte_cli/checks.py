@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pte_cli.api import pinned_length
 from pte_cli.budget import window
-from pte_cli.config import CHOICES, RunConfig, section_settings
-from pte_cli.errors import UsageError
+from pte_cli.config import CHOICES, RunConfig, Section, section_settings
+from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.model.source import check_trainable, describe_model
 from pte_cli.plugin_options import check_options
-from pte_cli.registry import build, load_registry
+from pte_cli.registry import Registry, build, load_registry
+from pte_cli.tasks.data.sources import absolute
 
 
-def check_config(config: RunConfig, *, dry_run: bool = False) -> RunConfig:
+def check_config(config: RunConfig, *, dry_run: bool = False, asks_task: bool = True) -> RunConfig:
     """`config` with every option of its strategies filled in, so that what is recorded starts the same run.
 
-    UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, a budget that no prompt of
-    the task can fit, or a model we can't load. A dry run may name a preset, which has no weights.
+    UsageError for an unknown strategy, a wrong option, strategies that don't fit each other, a model we can't load, or,
+    where the prompts are the task's (asks_task), a budget that none of them can fit. A dry run may name a preset, which
+    has no weights.
     """
     registry = load_registry()
     specs = {
@@ -38,7 +40,7 @@ def check_config(config: RunConfig, *, dry_run: bool = False) -> RunConfig:
             f"but evict.policy = {config.evict.policy!r} drops different ones in each {policy.granularity}; use a "
             "policy with granularity 'uniform' or another encoder.options.objective"
         )
-    if policy.bounded:
+    if policy.bounded and asks_task and config.data.source is None:
         # A lower bound, whatever the tokenizer; the engine checks the exact lengths again.
         window(config.evict.budget, task.shortest_prompt, pinned_length(policy, task.shortest_prompt))
     if not dry_run:
@@ -48,4 +50,34 @@ def check_config(config: RunConfig, *, dry_run: bool = False) -> RunConfig:
         section: getattr(config, section).model_copy(update={"options": options[section].model_dump(mode="json")})
         for section in CHOICES
     }
-    return config.model_copy(update=filled)
+    return config.model_copy(update={**filled, **_check_data(config, registry)})
+
+
+def _check_data(config: RunConfig, registry: Registry) -> dict[str, Section]:
+    """The sections data and reward with local paths absolute and every option filled in. Reads no data."""
+    data, reward = config.data, config.reward
+    if data.source is None:
+        for section, given in (("data", data), ("reward", reward)):
+            changed = given.model_fields_set & {k for k, v in type(given)() if v != getattr(given, k)}
+            if changed:
+                raise UsageError(f"{section}.{min(changed)}: needs data; set data.source (the task scores itself)")
+        return {}
+    if reward.weights and len(reward.weights) != len(reward.names):
+        raise UsageError(
+            f"reward.weights = {reward.weights!r}: {len(reward.weights)} for {len(reward.names)} reward.names"
+        )
+    for name in reward.options:
+        if reward.names and name not in reward.names:
+            raise UsageError(f"reward.options.{name}: not one of reward.names; {did_you_mean(name, reward.names)}")
+    if len(set(reward.names)) < len(reward.names):
+        raise UsageError(f"reward.names = {reward.names!r}: one is named twice")
+    options = {
+        name: check_options(f"reward.options.{name}", registry.reward(name), reward.options.get(name, {}))
+        for name in dict.fromkeys([*reward.names, *reward.options])
+    }
+    return {
+        "data": data.model_copy(update={"source": absolute(data.source), "eval_source": absolute(data.eval_source)}),
+        "reward": reward.model_copy(
+            update={"options": {name: given.model_dump(mode="json") for name, given in options.items()}}
+        ),
+    }

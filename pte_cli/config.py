@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pte_cli.errors import UsageError, did_you_mean
 
@@ -45,6 +45,46 @@ class ModelConfig(Section):
 class TaskConfig(Section):
     name: str = Field("recall", description="task plugin")
     options: dict[str, Any] = Field(default_factory=dict, description="the task's own options")
+
+
+class ColumnsConfig(Section):
+    prompt: str | None = Field(None, description="text or chat messages; prompt, problem, question or messages")
+    answer: str | None = Field(None, description="the reference; answer or solution")
+    completion: str | None = Field(None, description="a recorded completion; completion or response")
+
+
+class DataConfig(Section):
+    source: str | None = Field(
+        None, description="a JSONL, JSON, CSV or Parquet file, a folder of them, gym:NAME or a hub id; none: the task"
+    )
+    subset: str | None = Field(None, description="the hub data set's configuration")
+    split: str | None = Field(None, description="train by default; of a folder: the file of that name")
+    limit: int | None = Field(None, ge=1, description="rows at most")
+    columns: ColumnsConfig = ColumnsConfig()
+    answer_after: str | None = Field(None, min_length=1, description="the reference is what follows the last of these")
+    style: Literal["auto", "plain", "chat", "qwen-math", "r1-distill"] = Field("auto", description="prompt style")
+    system: str | None = Field(None, description="system prompt of the style chat")
+    too_long: Literal["error", "drop"] = Field("error", description="prompts that the budget can't hold")
+    eval_source: str | None = Field(None, description="held-out rows from here")
+    eval_split: str | None = Field(None, description="held-out rows from this split")
+    eval_fraction: float | None = Field(None, ge=0, lt=1, description="share of the rows held out otherwise (0.1)")
+    options: dict[str, Any] = Field(default_factory=dict, description="options of the gym task")
+
+
+class RewardConfig(Section):
+    """Rewards for rows of data; the first one also says what is right."""
+
+    names: tuple[str, ...] = Field((), description="reward plugins (default: math-verify where rows have an answer)")
+    weights: tuple[float, ...] = Field((), description="one for each (default: 1)")
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="options of each, by its name")
+
+    @field_validator("names", "weights", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        """`a,b` as people write it on a command line."""
+        if isinstance(given, str):
+            return [part.strip() for part in given.split(",")]
+        return [given] if isinstance(given, int | float) else given
 
 
 class EvictConfig(Section):
@@ -114,6 +154,8 @@ class RunConfig(Section):
     out: str | None = None
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    reward: RewardConfig = RewardConfig()
     evict: EvictConfig = EvictConfig()
     encoder: EncoderConfig = EncoderConfig()
     adapter: AdapterConfig = AdapterConfig()
@@ -130,7 +172,7 @@ class RunConfig(Section):
 
 
 CHOICES = {"evict": "policy", "encoder": "name", "task": "name"}
-"""The sections of strategies, and the setting of each that chooses one; their unknown keys are its options."""
+"""The sections of strategies, and the setting of each that chooses one; unknown keys are the strategy's options."""
 
 
 def load_config(
@@ -139,12 +181,16 @@ def load_config(
     env: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
     sets: Iterable[str] = (),
+    defaults: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The settings of a run. `flags` has dotted keys; None values are flags that were not given.
+
+    defaults: dotted too, where a command's differ from those of training; anything given goes over them.
 
     Raises UsageError, one line that names the setting, its value and what would work.
     """
     tree: dict[str, Any] = {}
+    _add(tree, "defaults", list((defaults or {}).items()))
     _add(tree, "--config", _dotted(read_file(file)) if file is not None else [])
     _add(tree, "environment", _environment(os.environ if env is None else env))
     _add(tree, "flags", [(name, value) for name, value in (flags or {}).items() if value is not None])

@@ -78,7 +78,7 @@ KINDS = {
             "encoder",
             ("rotated_keys", "init", "absorb", "core", "parameters"),
         ),
-        Kind("reward", "reward", "pte_rewards", RewardSpec, "reward.name", "reward", ("__call__",)),
+        Kind("reward", "reward", "pte_rewards", RewardSpec, "reward.names", "reward", ("__call__",)),
         Kind(
             "task", "task", "pte_tasks", TaskSpec, "task.name", "task", ("words", "shortest_prompt", "sample", "score")
         ),
@@ -356,7 +356,7 @@ def _normal(name: str) -> str:
 
 
 def _entry_points() -> list[tuple[str, EntryPoint]]:
-    """(distribution, entry point) of the group; of distributions of one name the first, which is what is imported."""
+    """(distribution, entry point) of the group; of two distributions of one name the first, which is imported."""
     seen: set[str] = set()
     found: list[tuple[str, EntryPoint]] = []
     for distribution in distributions():

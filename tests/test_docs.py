@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -83,25 +84,42 @@ def test_links_inside_the_project_lead_somewhere(file):
         assert target.startswith("https://") or (file.parent / target).exists(), target
 
 
+def test_the_reward_of_the_data_page_works(tmp_path, monkeypatch):
+    [source] = blocks(ROOT / "docs" / "data.md", "python")
+    (tmp_path / "my_reward.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = build_registry([("my-reward", EntryPoint("ends-right", "my_reward", "pte"))])
+    reward = registry.reward("ends-right").build(None)
+    completions, columns = ["so 4", "so 5", "so"], {"answer": ["4", "4", None], "finish": ["stop"] * 3}
+    assert reward(["p"] * 3, completions, [[1]] * 3, **columns) == [1, 0, None]
+
+
 @pytest.mark.parametrize("file", [file for file in DOCS if file != TUTORIAL], ids=lambda f: f.name)
 def test_pte_commands_are_spelt_right(file, tmp_path):
-    """Each `pte` line is accepted: training as a dry run, evaluation as far as a missing run lets it go."""
+    """Each `pte` line is accepted: as a dry run, or as far as a missing run or a budget of 1 lets it go."""
+    rows = [row.replace("? c a", f"? c {x}") for row in blocks(ROOT / "docs" / "data.md", "json") for x in "abc"]
+    (tmp_path / "rows.jsonl").write_text("".join(rows))
     for block in blocks(file, "bash"):
         for line in block.splitlines():
-            words = line.split("#")[0].split()
+            words = shlex.split(line, comments=True)
             if words[:2] == ["pte", "train"]:
                 command = [*words[1:], "--dry-run"]
             elif "--grade" in words:
                 command = words[1:]
-            elif words[:2] == ["pte", "eval"]:
+            elif words[:2] in (["pte", "eval"], ["pte", "generate"]):
                 command = [*words[1:], "--budget", "1"]
-            elif words[:2] == ["pte", "plugins"] and words[2] != "check":
+            elif words[:2] == ["pte", "export"] or (words[:2] == ["pte", "plugins"] and words[2] != "check"):
                 command = words[1:]
             else:
                 continue
             done = subprocess.run(
                 [sys.executable, "-m", "pte_cli", *command], cwd=tmp_path, capture_output=True, text=True, check=False
             )
-            good = done.returncode == 0 or "is not a run" in done.stderr or "evict.budget = 1" in done.stderr
-            good = good or ("--grade" in words and "completions.jsonl: can't be read" in done.stderr)
+            expected = (
+                "is not a run",
+                "evict.budget = 1",
+                "pip install 'pte-cli[gym]'",
+                "completions.jsonl: can't be read",
+            )
+            good = done.returncode == 0 or any(message in done.stderr for message in expected)
             assert good, f"{line}\n{done.stderr}"

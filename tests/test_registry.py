@@ -150,7 +150,7 @@ def test_every_kind_has_its_hook(plugin):
     assert registry.find("mine", "task").spec is registry.task("mine")
     with pytest.raises(UsageError, match=r"several kinds; add --kind encoder or evict or launcher or reward or task"):
         registry.find("mine")
-    with pytest.raises(UsageError, match=r"reward.name = 'mien': no such plugin; did you mean 'mine'"):
+    with pytest.raises(UsageError, match=r"reward.names = 'mien': no such plugin; did you mean 'mine'"):
         registry.reward("mien")
 
 

@@ -21,6 +21,7 @@ ORDER = [
     "train",
     "testing",
     "eval",
+    "export",
     "profile",
     "cli",
 ]

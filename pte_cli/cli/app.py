@@ -11,6 +11,8 @@ import typer
 
 from pte_cli import __version__
 from pte_cli.cli.eval import evaluate
+from pte_cli.cli.export import export_run
+from pte_cli.cli.generate import generate
 from pte_cli.cli.plugins import plugins
 from pte_cli.cli.train import train
 from pte_cli.errors import PteError
@@ -24,6 +26,8 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command("generate")(generate)
+app.command("export")(export_run)
 app.add_typer(plugins)
 
 
@@ -44,7 +48,10 @@ def root(
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run the command line.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 whoever read the output closed it.
+    """
     # What libraries say about their own deprecations is not the user's business.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")

@@ -1,15 +1,16 @@
-"""`pte eval`."""
+"""`pte eval`: held-out problems of the task, benchmarks (`--bench`), or recorded completions (`--grade`)."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pte_cli.cli import ui
+from pte_cli.cli.heldout import evaluate_held_out
 from pte_cli.cli.options import (
+    BENCHMARKS,
+    GENERATION,
     GRADING,
     OUTPUT,
     BudgetTokens,
@@ -20,15 +21,18 @@ from pte_cli.cli.options import (
     File,
     Frac,
     Json,
+    MaxNewTokens,
     Model,
     Problems,
+    PromptStyle,
     Sets,
+    TopP,
     TrustCode,
-    conditions,
     configure,
+    open_run,
+    refuse_untrained,
 )
 from pte_cli.errors import UsageError
-from pte_cli.runs import RunDir
 
 
 def evaluate(
@@ -42,22 +46,55 @@ def evaluate(
     entries: Entries = None,
     problems: Problems = None,
     device: Device = None,
-    seed: Annotated[int | None, typer.Option(help="Which held-out problems. [0]", rich_help_panel=OUTPUT)] = None,
-    file: File = None,
-    sets: Sets = None,
+    bench: Annotated[
+        str | None,
+        typer.Option(
+            help="math500, olympiadbench, minerva, amc23, aime24, aime25, gsm8k or a .jsonl file; several with commas.",
+            rich_help_panel=BENCHMARKS,
+        ),
+    ] = None,
+    bench_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder with NAME.jsonl for each. \\[the hub]", rich_help_panel=BENCHMARKS),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first problems.", rich_help_panel=BENCHMARKS)] = None,
+    samples: Annotated[int | None, typer.Option(help="Of each problem. [1]", rich_help_panel=BENCHMARKS)] = None,
+    k: Annotated[str | None, typer.Option(help="Which pass@k, e.g. 1,4. [1 and all]", rich_help_panel=GRADING)] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            help="The difference from an evaluation written with --out (its folder, or the run's it is in).",
+            rich_help_panel=BENCHMARKS,
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 is greedy. [0; several samples: sampling.temperature]", rich_help_panel=GENERATION),
+    ] = None,
+    top_p: TopP = None,
+    max_new_tokens: MaxNewTokens = None,
+    prompt_style: PromptStyle = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Which held-out problems, or of sampling. [0]", rich_help_panel=OUTPUT)
+    ] = None,
     grade: Annotated[
         Path | None,
         typer.Option(help="Only grade recorded completions (JSON Lines); no model.", rich_help_panel=GRADING),
     ] = None,
-    k: Annotated[
-        str | None, typer.Option(help="With --grade: which pass@k, e.g. 1,4. [1 and all]", rich_help_panel=GRADING)
-    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="With --grade: write the graded samples here.", rich_help_panel=GRADING)
+        Path | None,
+        typer.Option(
+            help="Where samples go: a folder, resumed if it holds some; with --grade a file.", rich_help_panel=OUTPUT
+        ),
     ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="jsonl or parquet, of the samples. \\[jsonl]", rich_help_panel=OUTPUT)
+    ] = None,
+    file: File = None,
+    sets: Sets = None,
     json: Json = False,
 ) -> None:
-    """Accuracy on held-out problems of the task, greedy, at a budget, policy and encoder of your choice."""
+    """Accuracy on held-out problems of the task, or on benchmarks, at a budget, policy and encoder of your choice."""
     flags = {
         "encoder.name": encoder,
         "evict.policy": evict,
@@ -66,43 +103,48 @@ def evaluate(
         "model.name": model,
         "model.device": device,
         "model.trust_remote_code": trust_remote_code,
-        "task.options.entries": entries,
-        "eval.problems": problems,
-        "eval.seed": seed,
+        "sampling.max_new_tokens": max_new_tokens,
+    }
+    of_task = {"task.options.entries": entries, "eval.problems": problems, "eval.seed": seed}
+    of_bench = {
+        "--bench-dir": bench_dir,
+        "--limit": limit,
+        "--samples": samples,
+        "--compare": compare,
+        "--temperature": temperature,
+        "--top-p": top_p,
+        "--prompt-style": prompt_style,
+        "--format": form,
     }
     if grade is not None:
         from pte_cli.cli.grade import grade_recorded
 
-        return grade_recorded(grade, k, out, json, {"RUN": run, "--config": file, "--set": sets or None, **flags})
-    if k is not None or out is not None:
-        raise UsageError("--k and --out go with --grade FILE")
-    saved = None
-    if run is not None:
-        saved = RunDir.open(run)
-        trained = saved.config().encoder.name
-        if encoder not in (None, trained):
-            raise UsageError(
-                f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out"
-            )
-        if not (saved.adapter / "adapter_config.json").is_file():
-            raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
-        file = file or saved.path / "config.json"
-    config = configure(file, flags, sets)
+        others = {"RUN": run, "--config": file, "--set": sets or None, "--bench": bench, **flags, **of_task, **of_bench}
+        return grade_recorded(grade, k, out, json, others)
+    if bench is None:
+        refuse(of_bench, "goes with --bench")
+        refuse({"--k": k, "--out": out}, "goes with --bench or --grade")
+        flags |= of_task
+    else:
+        refuse({"--entries": entries, "--problems": problems}, "is for held-out problems of the task, not for --bench")
+    saved = open_run(run, encoder) if run is not None else None
+    file = file or (saved.path / "config.json" if saved else None)
+    if bench is None:
+        return evaluate_held_out(configure(file, flags, sets), saved, json)
 
-    from pte_cli.eval.run import evaluate_saved
+    from pte_cli.cli.bench import DEFAULTS, Asked, evaluate_benchmarks
 
-    with ui.only_results_on_stdout():
-        result = asdict(evaluate_saved(config, saved))
-    settings = {
-        "run": str(run) if run else None,
-        "model": config.model.name,
-        "encoder": config.encoder.name if run else "none",
-        "evict": config.evict.model_dump(mode="json"),
-        "task": config.task.model_dump(mode="json"),
-        "temperature": 0.0,
-    }
-    if json:
-        ui.print_json({**settings, **result})
-        return
-    title = f"{run or config.model.name}: {conditions(config)}, encoder {settings['encoder']}, greedy"
-    ui.out().print(ui.accuracy_table(title, {"result": result}))
+    if saved is None:
+        refuse_untrained(encoder)
+    config = configure(file, flags, sets, defaults=DEFAULTS, asks_task=False)
+    asked = Asked(
+        bench, bench_dir, limit, samples, k, temperature, top_p, seed, prompt_style, out, form, compare
+    )  # fmt: skip
+    return evaluate_benchmarks(config, saved, asked, json)
+
+
+def refuse(options: dict[str, Any], why: str) -> None:
+    """UsageError for the first of `options` that was given."""
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"{name} {value}: {why}")

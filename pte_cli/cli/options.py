@@ -9,13 +9,18 @@ import typer
 
 from pte_cli.checks import check_config
 from pte_cli.cli import ui
-from pte_cli.config import RunConfig, load_config
+from pte_cli.config import RunConfig, SamplingConfig, load_config, validate
+from pte_cli.errors import UsageError
 from pte_cli.registry import Registry, load_registry
+from pte_cli.runs import RunDir
+from pte_cli.tasks.prompts import check_style
 
 METHOD = "Method"
 TASK = "Task and model"
 OUTPUT = "Output"
 GRADING = "Recorded completions"
+GENERATION = "Generation"
+BENCHMARKS = "Benchmarks"
 
 Evict = Annotated[
     str | None,
@@ -55,6 +60,19 @@ Entries = Annotated[
     int | None,
     typer.Option("--entries", help="Pairs per problem, the difficulty (task.entries). [12]", rich_help_panel=TASK),
 ]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="SOURCE",
+        help="Your own: a JSONL, JSON, CSV or Parquet file, a folder of them, gym:NAME or a hub id. [the task]",
+        rich_help_panel=TASK,
+    ),
+]
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option("--reward", help="Reward plugin for --data; repeatable. [math-verify]", rich_help_panel=TASK),
+]
 Problems = Annotated[
     int | None,
     typer.Option("--problems", help="Held-out problems to measure on. [256]", rich_help_panel=TASK),
@@ -75,13 +93,82 @@ Sets = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens",
+        help="Longest completion. \\[a run's; bare model: 512, a benchmark 3072]",
+        rich_help_panel=GENERATION,
+    ),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", help="Nucleus of sampling. [1: off]", rich_help_panel=GENERATION),
+]
+PromptStyle = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt-style",
+        help="plain, chat, qwen-math, r1-distill or auto. \\[auto: chat where the tokenizer has a template]",
+        rich_help_panel=GENERATION,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
-def configure(file: Path | None, flags: dict[str, Any], sets: list[str] | None, *, dry_run: bool = False) -> RunConfig:
-    """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model."""
+def configure(
+    file: Path | None,
+    flags: dict[str, Any],
+    sets: list[str] | None,
+    *,
+    defaults: dict[str, Any] | None = None,
+    dry_run: bool = False,
+    asks_task: bool = True,
+) -> RunConfig:
+    """Flags by dotted key (None: not given) over file and environment, checked as far as goes without a model.
+
+    defaults: where the command's differ from training's. asks_task: whether the prompts are the task's.
+    """
     report_plugins(load_registry())
-    return check_config(load_config(file=file, flags=flags, sets=sets or []), dry_run=dry_run)
+    config = load_config(file=file, flags=flags, sets=sets or [], defaults=defaults)
+    return check_config(config, dry_run=dry_run, asks_task=asks_task)
+
+
+def open_run(run: Path, encoder: str | None = None) -> RunDir:
+    """A run that has its adapter. UsageError where it has none, or `encoder` is not what it was trained with."""
+    saved = RunDir.open(run)
+    trained = saved.config().encoder.name
+    if encoder not in (None, trained):
+        raise UsageError(f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out")
+    if not (saved.adapter / "adapter_config.json").is_file():
+        raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
+    return saved
+
+
+def prompting(config: RunConfig, style: str | None) -> tuple[str, str | None]:
+    """The prompt style asked for, else that of the run's data, and its system prompt. UsageError for an unknown one."""
+    if style is None:
+        return config.data.style, config.data.system
+    check_style(style)
+    return style, None
+
+
+def refuse_untrained(encoder: str | None) -> None:
+    """UsageError where an encoder is asked for without a run: it has nothing trained to encode with."""
+    if encoder not in (None, "none"):
+        raise UsageError(f"--encoder {encoder}: comes with a run, trained; the bare model has none")
+
+
+def sampling(config: RunConfig, temperature: float, top_p: float | None) -> SamplingConfig:
+    """The sampling settings with these in place. UsageError for a value that can't be, or a top-p without effect.
+
+    Apart from `config`: a run's settings may not have temperature 0, which is what evaluation mostly wants.
+    """
+    given = {"temperature": temperature} | ({} if top_p is None else {"top_p": top_p})
+    found = validate({"sampling": {**config.sampling.model_dump(), **given}}).sampling
+    if temperature == 0 and top_p not in (None, 1):
+        raise UsageError(f"--top-p {top_p:g}: greedy generation always takes the likeliest token; add --temperature")
+    return found
 
 
 def report_plugins(registry: Registry) -> None:

@@ -11,6 +11,7 @@ from pte_cli.cli import ui
 from pte_cli.cli.options import (
     OUTPUT,
     BudgetTokens,
+    Data,
     Device,
     Encoder,
     Entries,
@@ -20,15 +21,19 @@ from pte_cli.cli.options import (
     Json,
     Model,
     Problems,
+    Rewards,
     Sets,
     TrustCode,
     conditions,
     configure,
 )
 from pte_cli.config import RunConfig
+from pte_cli.errors import UsageError
 from pte_cli.model.families import FAMILIES
 from pte_cli.model.source import BUILT_IN, describe_model
 from pte_cli.runs import RunDir, default_out
+from pte_cli.tasks.data.dataset import Dataset, load_dataset
+from pte_cli.tasks.data.rendered import RenderedDataset
 
 OPTIMISATION = "Optimisation"
 
@@ -65,6 +70,8 @@ def train(
     ] = None,
     model: Model = None,
     trust_remote_code: TrustCode = None,
+    data: Data = None,
+    reward: Rewards = None,
     entries: Entries = None,
     problems: Problems = None,
     device: Device = None,
@@ -72,6 +79,12 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run's folder. [runs/TIME-...]", rich_help_panel=OUTPUT)] = None,
     file: File = None,
     sets: Sets = None,
+    show_prompt: Annotated[
+        bool,
+        typer.Option(
+            "--show-prompt", help="Show the first prompt as the model sees it, train nothing.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check and show the settings, train nothing.", rich_help_panel=OUTPUT),
@@ -94,14 +107,30 @@ def train(
         "model.device": device,
         "model.trust_remote_code": trust_remote_code,
         "train.gradient_checkpointing": gradient_checkpointing,
+        "data.source": data,
+        "reward.names": reward or None,
         "task.options.entries": entries,
         "eval.problems": problems,
         "seed": seed,
         "out": str(out) if out else None,
     }
+    if entries is not None and data is not None:
+        raise UsageError(f"--entries {entries}: belongs to the task; with --data there is none")
     config = configure(file, flags, sets, dry_run=dry_run)
     path = Path(config.out) if config.out else default_out(config)
     RunDir(path).check_free()
+    dataset = None
+    if config.data.source is not None:
+        rows = load_dataset(config)  # what is wrong with the rows is said before the slow imports below
+        ui.err().print(describe_data(rows), soft_wrap=True)
+        if not dry_run or show_prompt:
+            from pte_cli.rollout.prepare import read_data
+
+            dataset = read_data(config, rows)
+            ui.err().print(describe_prompts(dataset), soft_wrap=True)
+    if show_prompt:
+        show_first_prompt(config, dataset, json)
+        return
     if dry_run:
         show_plan(config, path, json)
         return
@@ -112,11 +141,14 @@ def train(
     from pte_cli.eval.run import train_and_evaluate
 
     with ui.only_results_on_stdout(), ui.StepProgress() as progress:
-        result = train_and_evaluate(config, run, progress.step)
+        result = train_and_evaluate(config, run, progress.step, dataset)
     if json:
         ui.print_json(result)
         return
-    ui.out().print(ui.accuracy_table(describe(config), {"before": result["before"], "after": result["after"]}))
+    if result["after"] is None:
+        ui.out().print(f"{describe(config)}\nnot measured: no held-out rows with an answer", soft_wrap=True)
+    else:
+        ui.out().print(ui.accuracy_table(describe(config), {"before": result["before"], "after": result["after"]}))
     minutes = result["seconds"]["training"] / 60
     ui.out().print(
         f"\ntrained {result['steps']} steps in {minutes:.1f} minutes; adapter in {run.adapter}",
@@ -128,6 +160,40 @@ def train(
 def describe(config: RunConfig) -> str:
     """One line that says what is trained."""
     return f"{config.train.objective} with --encoder {config.encoder.name} {conditions(config)}"
+
+
+def describe_data(dataset: Dataset) -> str:
+    """One line that says what of the data is used."""
+    return (
+        f"data: {len(dataset.train)} rows to train on, {len(dataset.held_out)} held out; {dataset.columns}; "
+        f"rewards: {', '.join(dataset.rewards) or 'none'}"
+    )
+
+
+def describe_prompts(dataset: RenderedDataset) -> str:
+    """One line that says how the prompts look to the model."""
+    dropped = f"; {dataset.dropped} rows dropped as too long" if dataset.dropped else ""
+    return f"prompts: style {dataset.style}, the longest has {dataset.longest} tokens{dropped}"
+
+
+def show_first_prompt(config: RunConfig, dataset: RenderedDataset | None, json: bool) -> None:
+    """The first prompt of the data: its text on stdout exactly as it was tokenised, or everything as JSON."""
+    if dataset is None:
+        raise UsageError("--show-prompt: shows a prompt of your data; give --data")
+    first = dataset.train[0]
+    document = {
+        "row": first.row.place,
+        "style": dataset.style,
+        "text": first.prompt.text,
+        "ids": list(first.prompt.ids),
+        "tokens": len(first.prompt.ids),
+        "budget": config.evict.budget,
+    }
+    if json:
+        ui.print_json(document)
+        return
+    ui.err().print(f"{first.row.place}, style {dataset.style}, {len(first.prompt.ids)} tokens:", soft_wrap=True)
+    ui.out().print(first.prompt.text, soft_wrap=True)
 
 
 def show_plan(config: RunConfig, path: Path, json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, redirect_stdout
 from types import TracebackType
 from typing import Any
@@ -100,9 +101,11 @@ def accuracy_table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
     table.add_column("held-out problems")
     for name in columns:
         table.add_column(name, justify="right")
-    rows = {
+    rows: dict[str, Callable[[dict[str, Any]], str]] = {
         "accuracy (95 % interval)": percent,
-        "single queries right": lambda a: f"{100 * a['queries']:.1f} %",
+        "single queries right": lambda a: "" if a["queries"] is None else f"{100 * a['queries']:.1f} %",
+        "mean reward": lambda a: "" if a["reward"] is None else f"{a['reward']:.3f}",
+        "could not be graded": lambda a: str(a["ungraded"] or ""),
         "problems": lambda a: str(a["n"]),
         "mean length, tokens": lambda a: f"{a['mean_length']:.1f}",
         "cut off": lambda a: f"{100 * a['clipped_ratio']:.1f} %",
@@ -111,7 +114,9 @@ def accuracy_table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
         "tokens per second": lambda a: f"{a['tokens_per_second']:.0f}",
     }
     for name, show in rows.items():
-        table.add_row(name, *(show(a) for a in columns.values()))
+        cells = [show(a) for a in columns.values()]
+        if any(cells):
+            table.add_row(name, *cells)
     return table
 
 

@@ -32,7 +32,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     """
     answers: dict[str, tuple[str, int]] = {}
     seen: dict[str, set[int]] = {}
-    for number, record in _records(path):
+    for number, record in read_records(path):
         line = _Line(path, number, record)
         answer, problem = line.text("answer"), line.text("problem", "")
         name = line.text("id", problem or f"line {number}")
@@ -50,7 +50,8 @@ def read_samples(path: Path) -> Iterator[Sample]:
         raise UsageError(f"{path}: holds no completions; a line needs {FIELDS}")
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of each line of a JSON Lines file. UsageError names the line that is none."""
     try:
         with path.open("rb") as lines:
             for number, raw in enumerate(lines, 1):

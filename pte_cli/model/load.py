@@ -60,7 +60,7 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
             **where,
             **more,
         )
-        tokenizer = load_tokenizer(source, where)
+        tokenizer = _tokenizer(source, where)
     except (OSError, ValueError, SafetensorError) as error:
         raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
     if found["missing_keys"]:
@@ -75,17 +75,13 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
     return model.eval(), tokenizer
 
 
-def load_tokenizer(source: Source, where: dict[str, Any]) -> PreTrainedTokenizerBase:
-    """The model's tokenizer. One that says it is generic is taken at its word.
-
-    AutoTokenizer would rebuild it as the model family's own kind, with that kind's pre-tokenizer and decoder.
-    """
-    settings = Path(source.location) / "tokenizer_config.json"
-    stated = None
-    if source.kind == "folder" and source.file is None and settings.is_file():
-        stated = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class")
-    kind = PreTrainedTokenizerFast if stated in GENERIC else AutoTokenizer
-    return kind.from_pretrained(source.location, **where)
+def load_tokenizer(settings: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model that `settings` name. UsageError when there is none that can be read."""
+    source = locate(settings.name)
+    try:
+        return _tokenizer(source, _where(settings, source))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
 
 
 def choose_device(device: str) -> torch.device:
@@ -100,6 +96,19 @@ def choose_device(device: str) -> torch.device:
     if wanted.type not in ("cpu", found.type):
         raise UsageError(f"model.device = {device!r}: not available here; available: cpu, {found.type}")
     return wanted
+
+
+def _tokenizer(source: Source, where: dict[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer; one that says it is generic is taken at its word.
+
+    AutoTokenizer would rebuild it as the model family's own kind, with that kind's pre-tokenizer and decoder.
+    """
+    settings = Path(source.location) / "tokenizer_config.json"
+    stated = None
+    if source.kind == "folder" and source.file is None and settings.is_file():
+        stated = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class")
+    kind = PreTrainedTokenizerFast if stated in GENERIC else AutoTokenizer
+    return kind.from_pretrained(source.location, **where)
 
 
 def _where(settings: ModelConfig, source: Source) -> dict[str, Any]:

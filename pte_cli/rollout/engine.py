@@ -7,7 +7,7 @@ whether a row has ended, and that every few steps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -45,6 +45,8 @@ class Row:
     """Thinking tokens fed so far; the completion has one more."""
     evictions: list[tuple[int, int, Tensor]] = field(default_factory=list)
     """(step, count, positions on the device) of each eviction."""
+    told: int = 0
+    """Tokens that a listener has been told of."""
 
 
 @dataclass
@@ -76,6 +78,9 @@ class Buffers:
 
 NEVER = 2**62
 
+OnToken = Callable[[int, int], None]
+"""Told each token as it comes: the index of its prompt, and its id."""
+
 
 class RolloutEngine:
     """Generates completions for prompts, `batch` rows at a time, under a bounded cache.
@@ -100,37 +105,65 @@ class RolloutEngine:
         self.batch = batch
         self.peak_cache_bytes = 0
 
-    @torch.no_grad()
     def generate(self, prompts: Sequence[Sequence[int]], seed: int = 0) -> list[Trace]:
         """One trace per prompt (token ids), in the order given.
 
         Raises UsageError before anything is generated when a prompt leaves a window of fewer than 4 tokens.
         """
+        traces = dict(self.stream(prompts, seed))
+        return [traces[i] for i in range(len(prompts))]
+
+    def check_fits(self, prompt: Sequence[int]) -> None:
+        """UsageError when the prompt leaves a window of fewer than 4 tokens."""
         if self.budget.tokens is not None:
-            for prompt in prompts:
-                window(self.budget.tokens, len(prompt), pinned_length(self.policy, len(prompt)))
+            window(self.budget.tokens, len(prompt), pinned_length(self.policy, len(prompt)))
+
+    @torch.no_grad()
+    def stream(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seed: int = 0,
+        *,
+        streams: Sequence[int] | None = None,
+        on_token: OnToken | None = None,
+    ) -> Iterator[tuple[int, Trace]]:
+        """(index of the prompt, trace) of each sequence as it ends; nothing else may use the model before the last.
+
+        streams: which random numbers each prompt draws from; by default its index. on_token: costs a wait for the
+        device at every step. UsageError as `generate`.
+        """
+        for prompt in prompts:
+            self.check_fits(prompt)
         queue = deque((i, tuple(prompt)) for i, prompt in enumerate(prompts))
         batch = min(self.batch, len(queue))
         if not batch:
-            return []
+            return
         longest = max(len(prompt) for _, prompt in queue)
         capacity = self.budget.tokens or longest + self.sampling.max_new_tokens
-        run = _Run(self, batch, capacity, seed)
+        run = _Run(self, batch, capacity, seed, streams or range(len(prompts)), on_token)
+        self.peak_cache_bytes = max(self.peak_cache_bytes, run.cache.nbytes)
         with self.model.session():
             while queue or run.busy:
                 idle = run.idle
                 if queue and idle:
                     run.start([(slot, *queue.popleft()) for slot in idle[: len(queue)]])
-                run.steps()
-        self.peak_cache_bytes = max(self.peak_cache_bytes, run.cache.nbytes)
-        return [run.traces[i] for i in range(len(prompts))]
+                yield from run.steps()
 
 
 class _Run:
     """The state of one `generate` call: cache, encoder state, buffers and the host's rows."""
 
-    def __init__(self, engine: RolloutEngine, batch: int, capacity: int, seed: int) -> None:
-        self.engine, self.model, self.seed = engine, engine.model, seed
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        batch: int,
+        capacity: int,
+        seed: int,
+        streams: Sequence[int],
+        on_token: OnToken | None,
+    ) -> None:
+        self.engine, self.model = engine, engine.model
+        self.seed, self.streams, self.on_token = seed, streams, on_token
         self.limit = engine.sampling.max_new_tokens
         device = self.model.device
         dtype = torch.promote_types(self.model.dtype, torch.float32)
@@ -140,9 +173,8 @@ class _Run:
         self.buffers = Buffers.empty(batch, self.limit, device, dtype)
         self.ends = torch.tensor(engine.sampling.end_ids, dtype=torch.int64, device=device)
         self.rows: list[Row | None] = [None] * batch
-        self.traces: dict[int, Trace] = {}
         # Asking whether a row has ended waits for the device: for free on a CPU, rarely elsewhere.
-        self.sync_every = 1 if device.type == "cpu" else 16
+        self.sync_every = 1 if device.type == "cpu" or on_token is not None else 16
 
     @property
     def idle(self) -> list[int]:
@@ -179,7 +211,7 @@ class _Run:
         self.cores = self.model.cores(self.state)
 
         buffers.uniform[slots] = torch.stack(
-            [uniforms(self.seed, sequence, self.limit) for _, sequence, _ in arrivals]
+            [uniforms(self.seed, self.streams[sequence], self.limit) for _, sequence, _ in arrivals]
         ).to(ids.device)
         buffers.ended[slots] = NEVER
         last = hidden[torch.arange(len(arrivals), device=ids.device), lengths - 1]
@@ -198,7 +230,7 @@ class _Run:
         chosen = logprobs.gather(-1, token[:, None]).squeeze(-1)
         return token, chosen, torch.isin(token, self.ends)
 
-    def steps(self) -> None:
+    def steps(self) -> list[tuple[int, Trace]]:
         """Decode until it is time to ask which rows have ended, then collect those."""
         active = [row for row in self.rows if row is not None]
         room = min(self.limit - 1 - row.fed for row in active)
@@ -206,7 +238,7 @@ class _Run:
         fed = self.index([row.fed if row else 0 for row in self.rows])[:, None]
         for done in range(min(self.sync_every, room)):
             self.step(fed + done + 1)
-        self.collect()
+        return self.collect()
 
     def step(self, column: Tensor) -> None:
         """Feed the current token of every row and sample the next into `column` `[B, 1]`."""
@@ -264,20 +296,27 @@ class _Run:
             batch_first=True,
         )
 
-    def collect(self) -> None:
+    def collect(self) -> list[tuple[int, Trace]]:
         """Turn rows that ended, or reached the length limit, into traces, and free their slots."""
         ended = self.buffers.ended.tolist()
-        finished = []
+        finished, traces = [], []
         for slot, row in enumerate(self.rows):
-            if row is not None and (ended[slot] <= row.fed + 1 or row.fed + 1 >= self.limit):
+            if row is None:
+                continue
+            length = min(ended[slot], row.fed + 1)
+            if self.on_token is not None:
+                for token in self.buffers.tokens[slot, row.told : length].tolist():
+                    self.on_token(row.sequence, token)
+                row.told = length
+            if ended[slot] == length or length >= self.limit:
                 finished.append(slot)
-                length = min(ended[slot], row.fed + 1)
-                self.traces[row.sequence] = self.trace(slot, row, length, ended[slot] == length)
+                traces.append((row.sequence, self.trace(slot, row, length, ended[slot] == length)))
                 self.rows[slot] = None
         if finished:
             slots = self.index(finished)
             self.cache.clear(slots)
             self.buffers.positions[slots] = EMPTY
+        return traces
 
     def trace(self, slot: int, row: Row, length: int, stopped: bool) -> Trace:
         """The finished row as a trace. Evictions after its last fed token were for nothing and are left out."""

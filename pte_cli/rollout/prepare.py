@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
 
-from pte_cli.api import EvictionPolicy, Task
+from pte_cli.api import EvictionPolicy
 from pte_cli.config import RunConfig
 from pte_cli.model.adapter import add_adapter
-from pte_cli.model.load import load_model
+from pte_cli.model.load import load_model, load_tokenizer
 from pte_cli.registry import build, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.tasks.codec import Codec, end_ids
+from pte_cli.tasks.data.dataset import Dataset, load_dataset
+from pte_cli.tasks.data.examples import DataExamples, build_rewards
+from pte_cli.tasks.data.rendered import RenderedDataset, render_dataset
+from pte_cli.tasks.examples import Examples, TaskExamples
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What generating from text needs: no task, and no adapter but a trained one."""
+
+    model: BoundedModel
+    policy: EvictionPolicy
+    codec: Codec
 
 
 @dataclass(frozen=True)
@@ -23,15 +38,26 @@ class Prepared:
 
     model: BoundedModel
     policy: EvictionPolicy
-    task: Task
-    codec: Codec
+    examples: Examples
+
+    @property
+    def codec(self) -> Codec:
+        """Between text and token ids."""
+        return self.examples.codec
 
 
-def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
-    """Load and build everything `config` names; with `adapter`, a saved adapter instead of a fresh one."""
+def prepare(config: RunConfig, adapter: Path | None = None, dataset: RenderedDataset | None = None) -> Prepared:
+    """Load and build everything `config` names; with `adapter`, a saved adapter instead of a fresh one.
+
+    dataset: the data of `config`, where it has been read already.
+    """
+    if config.data.source is not None and dataset is None:
+        dataset = read_data(config)
     base, tokenizer = load_model(config.model)
-    task = build(load_registry().task(config.task.name), config.task.options)
-    codec = Codec(tokenizer, end_ids(base, tokenizer), task.words)
+    ends = end_ids(base, tokenizer)
+    examples = (
+        task_examples(config, tokenizer, ends) if dataset is None else data_examples(config, dataset, tokenizer, ends)
+    )
     torch.manual_seed(config.seed)
     if adapter is not None:
         model = PeftModel.from_pretrained(base, adapter)
@@ -45,7 +71,42 @@ def prepare(config: RunConfig, adapter: Path | None = None) -> Prepared:
             target_modules=config.adapter.target_modules,
         )
     bounded = BoundedModel(model, gradient_checkpointing=config.train.gradient_checkpointing)
-    return Prepared(bounded, build_policy(config), task, codec)
+    return Prepared(bounded, build_policy(config), examples)
+
+
+def read_data(config: RunConfig, rows: Dataset | None = None) -> RenderedDataset:
+    """The data of `config` as token ids, checked against the budget; loads the tokenizer but no weights.
+
+    rows: the data as it was read, where it was. UsageError for whatever is wrong with data, prompts or their lengths.
+    """
+    return render_dataset(rows or load_dataset(config), config, load_tokenizer(config.model), build_policy(config))
+
+
+def task_examples(config: RunConfig, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int]) -> TaskExamples:
+    """Examples of the procedural task."""
+    task = build(load_registry().task(config.task.name), config.task.options)
+    return TaskExamples(task, config.task.name, Codec(tokenizer, ends, task.words), config.seed)
+
+
+def data_examples(
+    config: RunConfig, dataset: RenderedDataset, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int]
+) -> DataExamples:
+    """Examples of the user's data."""
+    return DataExamples(
+        dataset,
+        build_rewards(dataset.rewards, config.reward),
+        Codec(tokenizer, ends),
+        seed=config.seed,
+        imitates="sft" in config.train.objective,
+    )
+
+
+def load(config: RunConfig, adapter: Path | None = None) -> Loaded:
+    """The model `config` names with a saved adapter, or bare where there is none; for any text."""
+    base, tokenizer = load_model(config.model)
+    codec = Codec(tokenizer, end_ids(base, tokenizer))
+    model = PeftModel.from_pretrained(base, adapter) if adapter is not None else base
+    return Loaded(BoundedModel(model), build_policy(config), codec)
 
 
 def build_policy(config: RunConfig) -> EvictionPolicy:

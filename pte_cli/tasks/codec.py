@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -29,10 +29,8 @@ class Codec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int], words: Sequence[str] = ()) -> None:
         self.tokenizer = tokenizer
         self.ends = tuple(ends)
-        unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
-        missing = [word for word in words if unknown in self._encode(word)]
-        if missing:
-            raise UsageError(f"model.name: its tokenizer has no token for {missing[0]!r}, which the task writes")
+        if (missing := self.unknown_word(words)) is not None:
+            raise UsageError(f"model.name: its tokenizer has no token for {missing!r}, which the task writes")
 
     def prompt(self, problem: Problem) -> tuple[int, ...]:
         """The prompt's ids, without special tokens."""
@@ -48,6 +46,15 @@ class Codec:
         """A completion as text, without end tokens."""
         kept = [token for token in completion if token not in self.ends]
         return self.tokenizer.decode(kept, clean_up_tokenization_spaces=False)
+
+    def unknown_word(self, words: Iterable[str]) -> str | None:
+        """The first word the tokenizer has no tokens for; None where it can write them all."""
+        unknown = self.tokenizer.unk_token_id
+        if unknown is None:
+            unknown = self.tokenizer.pad_token_id
+        # A tokenizer's own name for the unknown token is no unknown word.
+        sign = None if unknown is None else self.tokenizer.convert_ids_to_tokens(unknown)
+        return next((word for word in words if unknown in self._encode(word) and word != sign), None)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

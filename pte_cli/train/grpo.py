@@ -12,13 +12,25 @@ MAX_LOG_RATIO = 20.0
 def group_advantages(rewards: Tensor, scale: bool = True) -> Tensor:
     """Rewards `[P, G]` of G completions per prompt, centred per prompt and divided by their spread if `scale`.
 
-    The spread is the sample standard deviation (as in TRL) plus 1e-4. A group without spread gets exactly 0.
+    The spread is the sample standard deviation (as in TRL) plus 1e-4. A group without spread gets exactly 0. NaN is a
+    sample without reward: its advantage is 0, and its group's mean and spread are those of the others.
     """
+    if rewards.isnan().any():
+        return torch.stack([_known_advantages(row, scale) for row in rewards])
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     flat = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
     if scale:
         centred = centred / (rewards.std(dim=1, keepdim=True) + 1e-4)
     return centred.masked_fill(flat, 0.0)
+
+
+def _known_advantages(row: Tensor, scale: bool) -> Tensor:
+    """Advantages of one group `[G]` in which some rewards are missing; all 0 where fewer than two are there."""
+    advantages = torch.zeros_like(row)
+    known = ~row.isnan()
+    if known.sum() > 1:
+        advantages[known] = group_advantages(row[known][None], scale)[0]
+    return advantages
 
 
 def clipped_surrogate(

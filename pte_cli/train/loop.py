@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pte_cli.api import EvictionPolicy, Problem, Task
+from pte_cli.api import EvictionPolicy
 from pte_cli.config import RunConfig
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.sampling import Sampling
 from pte_cli.rollout.trace import Trace
 from pte_cli.tasks.codec import Codec
-from pte_cli.tasks.streams import training_stream
+from pte_cli.tasks.examples import Completion, Examples, Question, Scores
 from pte_cli.train.grpo import clip_fraction, clipped_surrogate, group_advantages, kl_estimate
 from pte_cli.train.replay import Loss, Scored, replay
 from pte_cli.train.sft import likelihood_loss, token_weights, worked_traces
@@ -27,7 +27,7 @@ Metrics = dict[str, Any]
 
 
 class Trainer:
-    """Trains the adapter and encoder of one model on one task by SFT, GRPO, or one after the other.
+    """Trains the adapter and encoder of one model on one kind of examples by SFT, GRPO, or one after the other.
 
     `log` receives the metrics of every step. Same configuration, same machine, same numbers.
     """
@@ -37,16 +37,14 @@ class Trainer:
         config: RunConfig,
         model: BoundedModel,
         policy: EvictionPolicy,
-        task: Task,
-        codec: Codec,
+        examples: Examples,
         log: Callable[[Metrics], None],
     ) -> None:
         self.config, self.model, self.policy = config, model, policy
-        self.task, self.codec, self.log = task, codec, log
+        self.examples, self.log = examples, log
         self.budget = Budget(config.evict.budget if policy.bounded else None, config.evict.frac)
-        self.sampling = sampling_of(config, codec)
+        self.sampling = sampling_of(config, examples.codec)
         self.engine = RolloutEngine(model, policy, self.budget, self.sampling, batch=config.sampling.rows)
-        self.problems = training_stream(config.task.name, config.seed)
         self.step = 0
         self.seconds: dict[str, float] = {}
         encoder = {id(p) for p in model.encoder.parameters()} if model.encoder is not None else set()
@@ -90,7 +88,7 @@ class Trainer:
 
     def sft(self) -> Metrics:
         """Gradients of one batch of worked examples under the bounded cache."""
-        examples = [self.codec.worked(self.task.sample(self.problems)) for _ in range(self.config.sft.batch)]
+        examples = self.examples.worked(self.config.sft.batch)
         traces = worked_traces(examples, self.policy, self.budget.tokens, self.budget.frac)
         weights = token_weights(examples, self.config.sft.answer_weight).to(self.model.device)
         with self.timed("replay"):
@@ -100,14 +98,28 @@ class Trainer:
     def grpo(self) -> Metrics:
         """Gradients of one batch of sampled groups: rollout, rewards, replay under the same traces."""
         settings = self.config.grpo
-        problems = [self.task.sample(self.problems) for _ in range(settings.prompts)]
-        repeated = [problem for problem in problems for _ in range(settings.group_size)]
-        prompts = [self.codec.prompt(problem) for problem in repeated]
+        questions = [
+            question for question in self.examples.questions(settings.prompts) for _ in range(settings.group_size)
+        ]
         with self.timed("rollout"):
-            traces = self.engine.generate(prompts, seed=rollout_seed(self.config.seed, self.step))
-        rewards = torch.tensor(self.rewards(repeated, traces), dtype=torch.float32).view(-1, settings.group_size)
-        advantages = group_advantages(rewards).flatten().to(self.model.device)
+            sampled = self.engine.generate(
+                [question.prompt for question in questions], seed=rollout_seed(self.config.seed, self.step)
+            )
+        with self.timed("reward"):
+            scores = self.score(questions, sampled)
+        rewards = torch.tensor(scores.rewards, dtype=torch.float32).view(-1, settings.group_size)
+        metrics = {"loss": 0.0, **reward_metrics(scores, rewards), **self.rollout_metrics(sampled)}
+        # Without a reward there is nothing to learn from a sample; it does not count in the mean over tokens either.
+        counted = ~rewards.isnan().flatten()
+        traces = [trace for trace, counts in zip(sampled, counted.tolist(), strict=True) if counts]
+        if not traces:
+            return metrics
+        advantages = group_advantages(rewards).flatten()[counted].to(self.model.device)
+        return {**metrics, **self.surrogate(traces, advantages)}
 
+    def surrogate(self, traces: Sequence[Trace], advantages: Tensor) -> Metrics:
+        """Gradients of GRPO's loss; `advantages` `[B]`, one for each trace."""
+        settings = self.config.grpo
         tokens = sum(len(trace.completion) for trace in traces)
         old = pad([trace.logprobs for trace in traces]).to(self.model.device)
         reference = self.reference(traces) if settings.beta else None
@@ -131,17 +143,18 @@ class Trainer:
             loss, replayed = self.backward(traces, loss_for)
         real = pad([torch.ones(len(trace.completion), dtype=torch.bool) for trace in traces])
         gap = (replayed - old)[real.to(old.device)].abs()
-        flat = (rewards == rewards[:, :1]).all(1).float().mean().item()
         return {
             "loss": loss,
-            "reward": rewards.mean().item(),
-            "reward_std": rewards.std(dim=1).mean().item(),
-            "frac_reward_zero_std": flat,
-            "accuracy": (rewards == 1).float().mean().item(),
             "clip_ratio": sums["clip_ratio"] / tokens,
             **({"kl": sums["kl"] / tokens} if reference is not None else {}),
             "gap/mean": gap.mean().item(),
             "gap/max": gap.max().item(),
+        }
+
+    def rollout_metrics(self, traces: Sequence[Trace]) -> Metrics:
+        """How long the completions got, and what it took."""
+        tokens = sum(len(trace.completion) for trace in traces)
+        return {
             "completions/mean_length": tokens / len(traces),
             "completions/clipped_ratio": sum(t.finish == "length" for t in traces) / len(traces),
             "cache_bytes": self.engine.peak_cache_bytes,
@@ -149,14 +162,14 @@ class Trainer:
             **shape_metrics(traces),
         }
 
-    def rewards(self, problems: Sequence[Problem], traces: Sequence[Trace]) -> list[float]:
-        """One reward per completion."""
-        return scores(self.task, self.codec, problems, traces)
+    def score(self, questions: Sequence[Question], traces: Sequence[Trace]) -> Scores:
+        """What each completion is worth."""
+        return score_traces(self.examples, questions, traces)
 
     def reference(self, traces: Sequence[Trace]) -> Tensor:
         """Log-probabilities `[B, T]` of the model without adapter, under the same traces."""
         with self.timed("reference"), torch.no_grad(), self.model.adapter_off() as plain:
-            return self.in_parts(traces, lambda part, _: self.score(plain, part, None))
+            return self.in_parts(traces, lambda part, _: self.replayed(plain, part, None))
 
     def backward(self, traces: Sequence[Trace], loss_for: Callable[[slice], Loss]) -> tuple[float, Tensor]:
         """Accumulate gradients of the whole batch; its loss and the replay's log-probabilities `[B, T]`."""
@@ -171,12 +184,12 @@ class Trainer:
                 total += value.item()
                 return value
 
-            return self.score(self.model, part, loss)
+            return self.replayed(self.model, part, loss)
 
         logprobs = self.in_parts(traces, part_of)
         return total, logprobs
 
-    def score(self, model: BoundedModel, traces: Sequence[Trace], loss: Loss | None) -> Tensor:
+    def replayed(self, model: BoundedModel, traces: Sequence[Trace], loss: Loss | None) -> Tensor:
         """One replay. Worked examples have no sampling temperature: they are scored at 1."""
         temperature = self.sampling.temperature if traces[0].logprobs is not None else 1.0
         return replay(model, traces, self.policy, temperature=temperature, vocab=self.sampling.vocab, loss=loss)
@@ -208,12 +221,34 @@ def sampling_of(config: RunConfig, codec: Codec, temperature: float | None = Non
     )
 
 
-def scores(task: Task, codec: Codec, problems: Sequence[Problem], traces: Sequence[Trace]) -> list[float]:
-    """The task's score of each completion, 0 to 1; one that was cut off has no answer and scores 0."""
-    return [
-        task.score(problem, codec.text(trace.completion)) if trace.finish == "stop" else 0.0
-        for problem, trace in zip(problems, traces, strict=True)
-    ]
+def score_traces(examples: Examples, questions: Sequence[Question], traces: Sequence[Trace]) -> Scores:
+    """What the completions of `traces` are worth as answers to `questions`."""
+    return examples.score(questions, [Completion(trace.completion, trace.finish) for trace in traces])
+
+
+def reward_metrics(scores: Scores, rewards: Tensor) -> Metrics:
+    """Of a batch's rewards `[P, G]`, in which NaN is no reward; what can't be told is left out."""
+    known = ~rewards.isnan()
+    right = [value for value in scores.right if value is not None]
+    groups = [row[there] for row, there in zip(rewards, known, strict=True) if there.sum() > 1]
+    spreads = rewards.std(dim=1) if known.all() else [group.std() for group in groups]
+    metrics: Metrics = {}
+    if known.any():
+        metrics["reward"] = rewards[known].mean().item()
+    if groups:
+        metrics["reward_std"] = torch.stack(list(spreads)).mean().item()
+        flat = torch.tensor([bool((group == group[0]).all()) for group in groups])
+        metrics["frac_reward_zero_std"] = flat.float().mean().item()
+    if right:
+        metrics["accuracy"] = torch.tensor(right).float().mean().item()
+    for name, values in scores.by_name.items():
+        given = [value for value in values if value is not None]
+        if given:
+            metrics[f"reward/{name}"] = sum(given) / len(given)
+    if scores.by_name:
+        metrics["without_reward"] = int((~known).sum())
+        metrics["groups_skipped"] = int((~known.any(dim=1)).sum())
+    return metrics
 
 
 def linear_schedule(done: int, steps: int, warmup: int) -> float:

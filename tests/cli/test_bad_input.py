@@ -69,6 +69,9 @@ def test_bad_input_of_train(name, tmp_path):
         (["empty"], "has no adapter yet"),
         (["empty", "--encoder", "none"], "was trained with 'pte'"),
         (["--budget", "20"], "evict.budget = 20"),
+        (["--bench", "gsmk"], "--bench gsmk: unknown benchmark; did you mean 'gsm8k'"),
+        (["--bench", "gsm8k", "--bench-dir", "nowhere"], "--bench-dir nowhere: there is no such folder"),
+        (["--bench", "gsm8k", "--bench-dir", "empty"], "--bench-dir empty: there are no .jsonl files in it"),
     ],
 )
 def test_bad_input_of_eval(arguments, message, tmp_path):
@@ -82,7 +85,16 @@ def test_bad_input_of_eval(arguments, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["train", "--help"], ["eval", "--help"], ["train", "--dry-run"], ["--version"]]
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["eval", "--help"],
+        ["generate", "--help"],
+        ["export", "--help"],
+        ["train", "--dry-run"],
+        ["--version"],
+    ],
 )
 def test_help_and_dry_run_import_no_torch(arguments, tmp_path):
     code = (

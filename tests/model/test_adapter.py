@@ -10,9 +10,11 @@ import torch
 from helpers import adapted, causal_lm, policy, prompts
 from peft import PeftModel
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from pte_cli.errors import UsageError
 from pte_cli.model.adapter import PteConfig, add_adapter, cores_set
+from pte_cli.model.source import TINY
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.sampling import Sampling
@@ -94,6 +96,33 @@ def test_with_tied_embeddings_the_saved_adapter_gives_the_same_logits_and_holds_
         replay(loaded, traces, policy("sliding")),
         replay(model, traces, policy("sliding")),
     )
+
+
+@pytest.mark.parametrize("encoder", ["none", "pte", "ttt"])
+def test_with_tied_embeddings_a_round_trip_gives_the_same_logits_under_the_same_trace(tmp_path, encoder):
+    """On the built-in model, whose output layer is its embedding."""
+    base = AutoModelForCausalLM.from_pretrained(TINY)
+    assert base.get_output_embeddings().weight is base.get_input_embeddings().weight
+    before = base.get_input_embeddings().weight.clone()
+    saved = add_adapter(base, encoder=encoder, rank=8)
+    for name, parameter in saved.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    model, rule = BoundedModel(saved), policy("sliding")
+    traces = RolloutEngine(model, rule, Budget(20, 0.25), Sampling(max_new_tokens=30, vocab=48)).generate(
+        [[3, 24, 22, 2], [3, 25, 22, 23, 2, 10]]
+    )
+    assert all(len(trace.evictions) >= 3 for trace in traces)
+    saved.save_pretrained(tmp_path)
+    assert not [name for name in load_file(tmp_path / "adapter_model.safetensors") if "embed" in name or "head" in name]
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(TINY), tmp_path)
+    head, embedding = loaded.get_output_embeddings().weight, loaded.get_input_embeddings().weight
+    assert head is embedding
+    assert embedding.equal(before)
+    # Log-probabilities of every token of the vocabulary are the logits up to a constant; these are the traces' own.
+    assert torch.equal(replay(BoundedModel(loaded), traces, rule), replay(model, traces, rule))
+    ids = torch.tensor([traces[0].prompt + traces[0].completion])
+    assert torch.equal(loaded(ids).logits, saved(ids).logits)
 
 
 def test_saved_under_another_adapter_name_it_loads_too(tmp_path):

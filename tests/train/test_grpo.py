@@ -43,3 +43,14 @@ def test_kl_estimate_by_hand_and_without_overflow():
     assert kl_estimate(torch.tensor([0.0]), torch.tensor([math.log(2.0)])).item() == pytest.approx(1 - math.log(2))
     assert kl_estimate(torch.zeros(2), torch.tensor([60.0, -60.0])).isfinite().all()
     assert clipped_surrogate(torch.tensor([60.0]), torch.zeros(1), torch.tensor([-1.0]), 0.2).isfinite().all()
+
+
+def test_samples_without_reward_are_no_part_of_their_group():
+    """By hand: of 1, 3 and nothing the mean is 2 and the sample deviation sqrt(2)."""
+    nothing = float("nan")
+    rewards = torch.tensor([[1.0, nothing, 3.0], [nothing, nothing, nothing], [nothing, 5.0, nothing], [1.0, 2.0, 3.0]])
+    expected = 1 / (math.sqrt(2) + 1e-4)
+    advantages = group_advantages(rewards)
+    assert advantages[0].tolist() == pytest.approx([-expected, 0, expected])
+    assert advantages[1:3].eq(0).all()
+    assert torch.equal(advantages[3], group_advantages(rewards[3:])[0])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from pte_cli.config import load_config
 from pte_cli.rollout.prepare import prepare
+from pte_cli.tasks.examples import Scores
 from pte_cli.train.loop import Trainer, linear_schedule
 from pte_cli.train.sft import token_weights
 
@@ -20,7 +23,7 @@ def trainer(*sets, log=lambda metrics: None):
     for name, parameter in prepared.model.model.named_parameters():
         if "lora_B" in name:
             parameter.data.copy_(0.05 * torch.randn(parameter.shape, generator=generator))
-    return Trainer(config, prepared.model, prepared.policy, prepared.task, prepared.codec, log)
+    return Trainer(config, prepared.model, prepared.policy, prepared.examples, log)
 
 
 def gradients(one):
@@ -40,7 +43,7 @@ def test_micro_batches_give_the_gradient_and_metrics_of_the_whole_batch(phase):
 def test_no_spread_no_gradient():
     """Public bug report B09: equal rewards and beta 0 leave every weight as it is."""
     one = trainer()
-    one.rewards = lambda problems, traces: [0.1] * len(traces)
+    one.score = lambda questions, traces: Scores([0.1] * len(traces), [False] * len(traces))
     metrics = one.grpo()
     assert metrics["frac_reward_zero_std"] == 1
     assert metrics["loss"] == 0
@@ -50,7 +53,7 @@ def test_no_spread_no_gradient():
 def test_the_reference_of_an_untrained_adapter_is_the_policy():
     config = load_config(env={}, sets=["grpo.beta=0.5", "grpo.prompts=2", "grpo.group_size=2"])
     prepared = prepare(config)
-    one = Trainer(config, prepared.model, prepared.policy, prepared.task, prepared.codec, lambda metrics: None)
+    one = Trainer(config, prepared.model, prepared.policy, prepared.examples, lambda metrics: None)
     assert one.grpo()["kl"] == pytest.approx(0, abs=1e-9)
 
 
@@ -78,8 +81,37 @@ def test_schedule_by_hand():
 
 def test_token_weights_sum_to_one_and_favour_the_answer():
     one = trainer()
-    examples = [one.codec.worked(one.task.sample(one.problems)) for _ in range(3)]
+    examples = one.examples.worked(3)
     weights = token_weights(examples, 4.0)
     assert weights.sum().item() == pytest.approx(1)
     assert weights.shape == (3, 24 + 8)
     assert (weights[0, 24:] / weights[0, 0]).tolist() == pytest.approx([4.0] * 8)
+
+
+def with_rewards(one, *rewards):
+    """The trainer with these rewards for the samples of each step."""
+    one.score = lambda questions, traces: Scores(rewards, [None] * len(rewards), {"mine": rewards})
+    return one
+
+
+def test_samples_without_reward_leave_no_gradient_and_are_not_counted():
+    """The second group has no reward at all: the step is that of the first group alone."""
+    nothing = math.nan
+    both = with_rewards(trainer(), 1.0, 0.0, 0.0, 1.0, nothing, nothing, nothing, nothing)
+    alone = with_rewards(trainer("grpo.prompts=1"), 1.0, 0.0, 0.0, 1.0)
+    metrics = both.grpo()
+    alone.grpo()
+    for a, b in zip(gradients(both), gradients(alone), strict=True):
+        assert (a - b).abs().max() < 1e-10
+    assert any(gradient.abs().max() > 0 for gradient in gradients(both))
+    assert (metrics["without_reward"], metrics["groups_skipped"], metrics["reward"]) == (4, 1, 0.5)
+
+
+def test_a_step_without_any_reward_changes_nothing():
+    seen = []
+    one = with_rewards(trainer("train.objective=grpo", "grpo.steps=1", log=seen.append), *[math.nan] * 8)
+    before = [parameter.clone() for parameter in one.lora + one.encoder]
+    one.run()
+    assert all(torch.equal(a, b) for a, b in zip(before, one.lora + one.encoder, strict=True))
+    assert seen[0]["groups_skipped"] == 2
+    assert "reward" not in seen[0]

@@ -40,6 +40,7 @@ class MathVerify:
     ) -> list[float | None]:
         """1 or 0; None where there is no reference, or none that can be compared.
 
+        0 for a completion that was cut off (`finish` is not "stop"), whatever it boxed before: it had not ended.
         A `problem` column, where there is one, tells whether a percentage is asked for.
         """
         from pte_cli.tasks.grading import Item
@@ -57,7 +58,11 @@ class MathVerify:
             Item("" if reference is None else str(reference), text_of(completion), str(problem or ""))
             for reference, completion, problem in zip(columns[column], completions, problems, strict=True)
         ]
-        return [None if grade.reason == "no_reference" else grade.score for grade in self.grader.grade(items)]
+        ended = [finish == "stop" for finish in columns.get("finish", ["stop"] * len(completions))]
+        return [
+            None if grade.reason == "no_reference" else grade.score * end
+            for grade, end in zip(self.grader.grade(items), ended, strict=True)
+        ]
 
 
 @hookimpl

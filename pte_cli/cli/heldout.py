@@ -1,0 +1,31 @@
+"""`pte eval` without more: accuracy on held-out problems of the task."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pte_cli.cli import ui
+from pte_cli.cli.options import conditions
+from pte_cli.config import RunConfig
+from pte_cli.runs import RunDir
+
+
+def evaluate_held_out(config: RunConfig, run: RunDir | None, json: bool) -> None:
+    """Measure a run, or the bare model, greedily, and print the result."""
+    from pte_cli.eval.run import evaluate_saved
+
+    with ui.only_results_on_stdout():
+        result = asdict(evaluate_saved(config, run))
+    settings = {
+        "run": str(run.path) if run else None,
+        "model": config.model.name,
+        "encoder": config.encoder.name if run else "none",
+        "evict": config.evict.model_dump(mode="json"),
+        "task": config.task.model_dump(mode="json"),
+        "temperature": 0.0,
+    }
+    if json:
+        ui.print_json({**settings, **result})
+        return
+    title = f"{run.path if run else config.model.name}: {conditions(config)}, encoder {settings['encoder']}, greedy"
+    ui.out().print(ui.accuracy_table(title, {"result": result}))
