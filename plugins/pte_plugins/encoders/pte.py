@@ -16,9 +16,9 @@ class PteOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     global_tokens: int = Field(32, ge=1, description="g: learnable global tokens, the rows of S")
-    normalize: Literal["clip", "read", "frobenius", "row", "none"] = Field(
-        "none",
-        description="norm of S after each eviction: at most sqrt(r), exactly sqrt(r), each row 1, or as is",
+    normalize: Literal["frobenius", "row", "none"] = Field(
+        "frobenius",
+        description="norm of S after each eviction: whole matrix to sqrt(r), each row to 1, or as is",
     )
     initial: Literal["identity", "global"] = Field(
         "identity", description="before the first eviction: plain LoRA, or the state of the global tokens"

@@ -66,9 +66,6 @@ class PteEncoder(nn.Module):
     def core(self, state: State, layer: int) -> Tensor:
         """M `[B, r, r]`: S^T where rows are read by key, S itself where columns are."""
         s = state["S"][layer]
-        if self.options.normalize == "read":
-            norm = (s.square().sum((-2, -1), keepdim=True) + TINY).sqrt()
-            s = s * (self.rank**0.5 / norm).clamp(max=1)
         if self.options.global_tokens != self.rank:
             s = self.w_g[layer] @ s
         return s.mT if self.options.read == "key" else s
@@ -84,10 +81,7 @@ class PteEncoder(nn.Module):
         return (flat @ weight.mT).view(layers, rows, count, -1)
 
     def _normalize(self, s: Tensor) -> Tensor:
-        """Frobenius norm to at most or exactly sqrt(r), each row to 1, or unchanged. Near zero no scale blows up."""
-        if self.options.normalize == "clip":
-            norm = (s.square().sum((-2, -1), keepdim=True) + TINY).sqrt()
-            return s * (self.rank**0.5 / norm).clamp(max=1)
+        """Frobenius norm to sqrt(r), each row to 1, or unchanged. Near zero the scale is kept, not blown up."""
         if self.options.normalize == "frobenius":
             return s * (self.rank**0.5 / (s.square().sum((-2, -1), keepdim=True) + TINY).sqrt())
         if self.options.normalize == "row":
