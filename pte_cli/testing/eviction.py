@@ -50,7 +50,7 @@ class EvictionContract(Contract):
         require(isinstance(policy.bounded, bool), f"bounded is {policy.bounded!r}; it must be True or False")
         spy = Spy(self._bounded())
         self._rollout(spy)
-        for view, scores in spy.seen:
+        for _, scores in spy.seen:
             require(isinstance(scores, Tensor), f"score returned {type(scores).__name__}, not a tensor")
             require(not bool(scores.isnan().any()), "score returned NaN")
 
