@@ -29,8 +29,10 @@ class Processes:
     """
 
     def __init__(self, device: str = "auto", trackers: Sequence[str] = (), folder: Path | None = None) -> None:
+        # Without being told, accelerate makes no group of processes on a machine that has only CPUs.
+        cpu = device == "cpu" or not torch.accelerator.is_available()
         self.accelerator = Accelerator(
-            cpu=device == "cpu", log_with=list(trackers) or None, project_dir=str(folder) if folder else None
+            cpu=cpu, log_with=list(trackers) or None, project_dir=str(folder) if folder else None
         )
         if self.accelerator.distributed_type not in SUPPORTED:
             raise UsageError(

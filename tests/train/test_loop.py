@@ -15,7 +15,7 @@ from pte_cli.train.metrics import gap_metrics, state_metrics
 from pte_cli.train.sft import token_weights
 
 
-def trainer(*sets, log=lambda metrics: None):
+def trainer(*sets, log=lambda metrics: None, processes=None):
     """A trainer of the built-in model in float64 whose LoRA is not zero."""
     small = ["model.dtype=float64", "sft.batch=6", "grpo.prompts=2", "grpo.group_size=4", "sampling.rows=3"]
     config = load_config(env={}, sets=[*small, *sets])
@@ -24,7 +24,7 @@ def trainer(*sets, log=lambda metrics: None):
     for name, parameter in prepared.model.model.named_parameters():
         if "lora_B" in name:
             parameter.data.copy_(0.05 * torch.randn(parameter.shape, generator=generator))
-    return Trainer(config, prepared.model, prepared.policy, prepared.examples, log)
+    return Trainer(config, prepared.model, prepared.policy, prepared.examples, log, processes=processes)
 
 
 def gradients(one):
