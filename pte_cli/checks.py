@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
 from pte_cli.api import pinned_length
 from pte_cli.budget import window
 from pte_cli.config import CHOICES, RunConfig, Section, section_settings
@@ -40,6 +45,13 @@ def check_config(config: RunConfig, *, dry_run: bool = False, asks_task: bool = 
             f"but evict.policy = {config.evict.policy!r} drops different ones in each {policy.granularity}; use a "
             "policy with granularity 'uniform' or another encoder.options.objective"
         )
+    if config.train.gradient == "exact" and "nll_gradient" in needs:
+        raise UsageError(
+            f"train.gradient = 'exact': encoder.name = {config.encoder.name!r} with these options learns from a "
+            "gradient of its own, whose second derivative is not computed; use train.gradient = 'truncated' or another "
+            "encoder.options.objective"
+        )
+    _check_trackers(config.train.trackers)
     if policy.bounded and asks_task and config.data.source is None:
         # A lower bound, whatever the tokenizer; the engine checks the exact lengths again.
         window(config.evict.budget, task.shortest_prompt, pinned_length(policy, task.shortest_prompt))
@@ -51,6 +63,21 @@ def check_config(config: RunConfig, *, dry_run: bool = False, asks_task: bool = 
         for section in CHOICES
     }
     return config.model_copy(update={**filled, **_check_data(config, registry)})
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    """UsageError for a tracker that is not installed, or that would ask for a login."""
+    for name in names:
+        if find_spec(name) is None:
+            raise UsageError(f"train.trackers = {name!r}: is not installed; pip install {name}")
+    if "wandb" in names and not (
+        os.environ.get("WANDB_API_KEY")
+        or os.environ.get("WANDB_MODE") in ("offline", "disabled")
+        or any((Path.home() / file).is_file() for file in (".netrc", "_netrc"))
+    ):
+        raise UsageError(
+            "train.trackers = 'wandb': would ask for a login; set WANDB_API_KEY, or WANDB_MODE=offline for files only"
+        )
 
 
 def _check_data(config: RunConfig, registry: Registry) -> dict[str, Section]:

@@ -73,7 +73,7 @@ class Processes:
             self.accelerator.init_trackers(name, config=settings)
 
     def track(self, metrics: dict[str, Any], step: int) -> None:
-        """The numbers of a step to every tracker."""
+        """The numbers of a step to every tracker, of which the main process has some."""
         if self.accelerator.log_with:
             self.accelerator.log({k: v for k, v in metrics.items() if isinstance(v, int | float)}, step=step)
 
