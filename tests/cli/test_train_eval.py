@@ -48,6 +48,7 @@ def test_a_run_holds_what_it_should(trained):
     assert {p.name for p in run.iterdir()} == {
         "config.json",
         "env.json",
+        "held_out.jsonl",
         "metrics.jsonl",
         "status.json",
         "adapter",
