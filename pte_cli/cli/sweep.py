@@ -65,7 +65,11 @@ def sweep(
     if dry_run:
         show_plan(plan, json)
         return
-    standing = Standing() if report_only else work_off(plan, rerun, fail_fast)
+    try:
+        standing = Standing() if report_only else work_off(plan, rerun, fail_fast)
+    except KeyboardInterrupt:
+        ui.err().print("interrupted; the same command goes on from here", soft_wrap=True)
+        raise
     try:
         show_report(plan, standing, json)
     except PteError as error:

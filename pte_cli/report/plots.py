@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def draw_one(picture: Picture, file: Path, styles: Mapping[str, tuple[str, str]]
     for line in picture.lines:
         (_band if picture.band else _bars)(axes, line, picture.scale, *styles[line.arm])
     axes.set(title=picture.title, xlabel=picture.x, ylabel=picture.y)
+    if not picture.band:
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small")
@@ -59,8 +62,9 @@ def _band(axes: Any, line: Line, scale: float, color: str, _marker: str) -> None
 
 def _bars(axes: Any, line: Line, scale: float, color: str, marker: str) -> None:
     means = [scale * point.mean for point in line.points]
-    below = [m - scale * p.low if p.low is not None else 0 for m, p in zip(means, line.points, strict=True)]
-    above = [scale * p.high - m if p.high is not None else 0 for m, p in zip(means, line.points, strict=True)]
+    # NaN draws no bar: one run has no interval.
+    below = [m - scale * p.low if p.low is not None else math.nan for m, p in zip(means, line.points, strict=True)]
+    above = [scale * p.high - m if p.high is not None else math.nan for m, p in zip(means, line.points, strict=True)]
     axes.errorbar(
         [point.x for point in line.points],
         means,

@@ -53,11 +53,14 @@ class Planned:
 
 
 def expand(file: SweepFile) -> list[Planned]:
-    """All cells of `file` in its order. UsageError names the table and setting of the first thing that is wrong."""
+    """All cells of `file`, part by part, and of each part the first seed of all before the second of any.
+
+    UsageError names the table and setting of the first thing that is wrong.
+    """
     found: list[Planned] = []
-    for name, run in file.runs.items():
-        layers = (("defaults", file.defaults), (f"runs.{name}", run.settings))
-        for seed in file.sweep.seeds:
+    for seed in file.sweep.seeds:
+        for name, run in file.runs.items():
+            layers = (("defaults", file.defaults), (f"runs.{name}", run.settings))
             found.append(_planned(file, Cell(MAIN, name, {}, seed, None, ""), run.command, layers, None))
     for axis in file.axes:
         found += _axis_cells(file, axis, found)
@@ -68,7 +71,7 @@ def _axis_cells(file: SweepFile, axis: Axis, before: Sequence[Planned]) -> list[
     """The cells of one axis on the cells `before` it that its base names."""
     where = f"axes.{axis.name}"
     points = axis_points(file, axis)
-    bases = list(_bases(file, axis, before))
+    bases = sorted(_bases(file, axis, before), key=lambda base: file.sweep.seeds.index(base.cell.seed))
     excluded = [False] * len(axis.exclude)
     cells = []
     for base in bases:

@@ -115,6 +115,8 @@ class Queue:
         unfinished = {task.key for task in standing.waiting} | {running.task.key for running in standing.running}
         taken = {running.slot for running in standing.running}
         free = [i for i in range(len(self.slots)) if i not in taken]
+        # A run that an earlier sweep left at work takes no slot of ours, but the room of one.
+        free = free[: max(0, len(self.slots) - len(standing.running))]
         for task in list(standing.waiting):
             if task.after is not None and task.after in unfinished:
                 continue
@@ -125,6 +127,7 @@ class Queue:
             elif locked(task.where.lock):
                 standing.waiting.remove(task)
                 standing.running.append(Running(task, Adopted(task.where), None, 1, time.monotonic()))
+                free = free[1:]
                 self.view.event(f"waiting   {task.name}: still at work since an earlier sweep")
             elif free:
                 standing.waiting.remove(task)
