@@ -26,7 +26,7 @@ class QueueView:
 
     def __enter__(self) -> QueueView:
         if self.console.is_terminal:
-            self.live = Live(console=self.console, refresh_per_second=4)
+            self.live = Live(console=self.console, refresh_per_second=4, transient=True)
             self.live.start()
         return self
 
@@ -73,14 +73,14 @@ def running_line(running: Running) -> str:
 
 
 def summary_line(standing: Standing) -> str:
-    """`12 done, 2 running, 1 failed, 6 waiting, about 34 minutes left`."""
+    """`12 done, 2 running, 1 failed, 6 waiting, about 34 min left`."""
     line = (
         f"{len(standing.finished)} done, {len(standing.running)} running, {len(standing.failed)} failed, "
         f"{len(standing.waiting)} waiting"
     )
-    if standing.seconds_left is None:
+    if not standing.seconds_left:
         return line
-    return f"{line}, about {max(1, round(standing.seconds_left / 60))} minutes left"
+    return f"{line}, about {max(1, round(standing.seconds_left / 60))} min left"
 
 
 def steps(running: Running) -> str:

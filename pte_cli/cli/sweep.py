@@ -78,9 +78,7 @@ def sweep(
         ui.err().print(f"no report: {error}", soft_wrap=True)
     failed = [task for task in plan.tasks if state_of(task.where) == "failed"]
     if failed and not standing.failed:
-        ui.err().print(
-            f"{len(failed)} runs failed earlier and stay so; --rerun failed tries them again", soft_wrap=True
-        )
+        ui.err().print(f"failed earlier and left so: {len(failed)}; --rerun failed tries them again", soft_wrap=True)
     if failed and not report_only:
         raise typer.Exit(SOME_FAILED)
 

@@ -13,6 +13,14 @@ from pathlib import Path
 import pytest
 from running import pte
 
+from pte_cli.cli.queue_view import running_line, running_table, summary_line
+from pte_cli.config import RunConfig
+from pte_cli.report.cells import Cell
+from pte_cli.sweep.plan import Task
+from pte_cli.sweep.progress import Progress
+from pte_cli.sweep.queue import Running, Standing
+from pte_cli.sweep.state import Where
+
 ROOT = Path(__file__).parent.parent.parent
 TINY = """
 schema = 1
@@ -114,12 +122,28 @@ def test_settings_from_the_environment_are_refused(folder, monkeypatch):
     )
 
 
+def test_the_queue_says_where_it_stands(tmp_path):
+    cell = Cell("main", "pte", {}, 3, 48, "train-x")
+    config = RunConfig.model_validate({"sft": {"steps": 500}})
+    task = Task("train-x", "train", config, (cell,), Where(tmp_path, "train-x"), "new", None, True)
+    running = Running(task, None, 0, 1, 0.0, Progress(120, ("loss", 0.4123), 600 * 2**20))
+    standing = Standing([task] * 6, [running], [task] * 12, {"a": "why"}, [], 34 * 60.0)
+    assert running_line(running) == "main/pte, seed 3: 120/500, loss 0.412, 600 MiB"
+    assert summary_line(standing) == "12 done, 1 running, 1 failed, 6 waiting, about 34 min left"
+    assert summary_line(Standing(finished=[task], seconds_left=0.0)) == "1 done, 0 running, 0 failed, 0 waiting"
+    table = running_table(standing)
+    assert [next(iter(column.cells)) for column in table.columns][:4] == [
+        "main/pte, seed 3", "120/500", "loss 0.412", "600 MiB",
+    ]  # fmt: skip
+
+
 def test_a_report_of_nothing_is_refused(folder):
     done = pte("sweep", "tiny.toml", "--report-only", cwd=folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert "nothing to report; no run is finished" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_resumes_to_the_identical_report(folder):
     """Killed with its run in the middle of it, then interrupted in the next one; against one that was left alone."""
 
@@ -183,7 +207,7 @@ def test_some_failed_is_exit_3_and_the_others_are_done(folder):
     assert reason.startswith("error: ")
     again = pte("sweep", "tiny.toml", "--only", "main/data", cwd=folder)
     assert again.returncode == 3
-    assert "1 runs failed earlier and stay so; --rerun failed tries them again" in again.stderr
+    assert "failed earlier and left so: 1; --rerun failed tries them again" in again.stderr
     assert "started" not in again.stderr
 
 

@@ -37,6 +37,14 @@ def test_what_varies_along_one_axis_alone_has_the_normal_interval_of_its_mean(ax
     assert found.high == pytest.approx(effect.mean() + half, abs=0.1 * half)
 
 
+def test_with_few_seeds_it_is_as_wide_as_students():
+    """Five seeds that differ alike on all problems: the interval of their five means."""
+    effect = np.array([0.1, 0.3, 0.25, 0.4, 0.2])
+    found = paired_difference(runs(np.repeat(effect[:, None], 50, 1)), runs(np.zeros((5, 50))))
+    half = 2.776 * effect.std(ddof=1) / np.sqrt(5)
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.1)
+
+
 def test_both_kinds_of_spread_add_up():
     """Additive effects of seeds and problems: the variances of both means, plus nothing."""
     generator = np.random.default_rng(2)
