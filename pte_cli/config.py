@@ -126,20 +126,44 @@ class SftConfig(Section):
 
 class GrpoConfig(Section):
     steps: int = Field(40, ge=0, description="optimizer steps")
-    prompts: int = Field(16, ge=1, description="problems per step")
+    prompts: int = Field(16, ge=1, description="problems per rollout")
     group_size: int = Field(8, ge=2, description="completions per problem (at least 2: they are compared)")
+    num_iterations: int = Field(1, ge=1, description="optimizer steps on each rollout")
     learning_rate: float = Field(3e-4, gt=0)
-    epsilon: float = Field(0.2, gt=0, description="clip range of the probability ratio")
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "gspo", "cispo"] = Field("dapo", description="as in TRL")
+    epsilon: float = Field(0.2, gt=0, description="the probability ratio is clipped below 1 - epsilon")
+    epsilon_high: float | None = Field(None, gt=0, description="and above 1 + epsilon_high (default: epsilon)")
+    delta: float | None = Field(None, gt=1, description="upper bound of the unclipped ratio (two-sided clipping)")
+    scale_rewards: Literal["group", "batch", "none"] = Field("group", description="whose spread divides advantages")
     beta: float = Field(0.0, ge=0, description="weight of the KL to the model without adapter; 0 skips it")
+    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Schulman's estimates of the KL")
+    mask_truncated_completions: bool = Field(False, description="completions cut off count in no loss and divisor")
+    importance_sampling: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = Field(
+        "none", description="correction of what is left between the probabilities of rollout and replay"
+    )
+    importance_sampling_cap: float = Field(3.0, gt=1, description="upper bound of that correction's ratio")
 
 
 class TrainConfig(Section):
     objective: Literal["sft", "grpo", "sft+grpo"] = Field("sft", description="what is optimised, in this order")
+    gradient: Literal["truncated", "exact"] = Field(
+        "truncated", description="exact: through cached keys and values too, at the memory of one round"
+    )
     micro_batch: int = Field(128, ge=1, description="sequences replayed together")
     encoder_lr_ratio: float = Field(1.0, gt=0, description="the encoder's learning rate as a multiple of LoRA's")
     warmup: int = Field(20, ge=0, description="steps of linear warm-up at the start of each objective")
     max_grad_norm: float = Field(1.0, gt=0)
     gradient_checkpointing: bool = Field(False, description="keep one layer's activations at a time, compute twice")
+    save_every: int = Field(50, ge=0, description="steps between checkpoints; 0: only when interrupted")
+    keep_checkpoints: int = Field(2, ge=1, description="the newest ones are kept")
+    completions_every: int = Field(10, ge=0, description="steps between tables of sampled completions; 0: none")
+    trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = Field((), description="also log to these")
+
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        """`a,b` as people write it on a command line."""
+        return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
 
 
 class EvalConfig(Section):
@@ -222,6 +246,11 @@ def _validated(tree: Mapping[str, Any]) -> RunConfig:
         raise UsageError(
             "sampling.temperature = 0.0: all completions of a group would be equal and GRPO could learn nothing; "
             "use more than 0"
+        )
+    settings = config.grpo
+    if settings.delta is not None and settings.loss_type in ("cispo", "gspo"):
+        raise UsageError(
+            f"grpo.delta = {settings.delta}: has no meaning for grpo.loss_type = {settings.loss_type!r}; leave it out"
         )
     return config
 

@@ -15,11 +15,12 @@ from typing import Any
 from pte_cli.config import RunConfig, validate
 from pte_cli.errors import UsageError
 
+FINISHED, RUNNING, INTERRUPTED, FAILED = "finished", "running", "interrupted", "failed"
 RECORDED = ("pte-cli", "torch", "transformers", "peft", "accelerate", "numpy", "safetensors")
 
 
 class RunDir:
-    """`config.json`, `env.json`, `metrics.jsonl`, `held_out.jsonl`, `status.json` and `adapter/` of one run."""
+    """`config.json`, `env.json`, `metrics.jsonl`, `status.json`, `checkpoints/`, `adapter/`, `held_out.jsonl`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,6 +28,10 @@ class RunDir:
     @property
     def adapter(self) -> Path:
         return self.path / "adapter"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunDir:
@@ -72,6 +77,32 @@ class RunDir:
         """Say where the run stands: running, finished, interrupted or failed."""
         self.write_json("status.json", {"state": state, "time": _now(), **more})
 
+    def state(self) -> str:
+        """What `status` said last; `running` also where the process died without a word."""
+        try:
+            return str(json.loads((self.path / "status.json").read_text(encoding="utf-8"))["state"])
+        except (OSError, ValueError, KeyError):
+            return RUNNING
+
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics of steps after `step`, which will be made again, and a line that was cut off."""
+        file = self.path / "metrics.jsonl"
+        if not file.is_file():
+            return
+        kept = []
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
+            except (ValueError, KeyError, TypeError):
+                continue
+        self._replace("metrics.jsonl", "".join(kept))
+
+    def read_json(self, name: str) -> Any:
+        """A file that `write_json` wrote; None where there is none."""
+        file = self.path / name
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
     def log(self, metrics: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -90,6 +121,11 @@ class RunDir:
         scratch = target.with_name(f".{name}.tmp")
         scratch.write_text(text, encoding="utf-8")
         scratch.replace(target)
+
+
+def is_main_process() -> bool:
+    """Whether this process writes and talks: the only one, or the first of those a launcher started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def default_out(config: RunConfig) -> Path:

@@ -27,11 +27,11 @@ from pte_cli.cli.options import (
     conditions,
     configure,
 )
+from pte_cli.cli.training import listener, planned_sizes, refuse_beside_resume, resumable
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
-from pte_cli.model.families import FAMILIES
-from pte_cli.model.source import BUILT_IN, describe_model
-from pte_cli.runs import RunDir, default_out
+from pte_cli.model.source import BUILT_IN
+from pte_cli.runs import RunDir, default_out, is_main_process
 from pte_cli.tasks.data.dataset import Dataset, load_dataset
 from pte_cli.tasks.data.rendered import RenderedDataset
 
@@ -56,9 +56,20 @@ def train(
     group_size: Annotated[
         int | None, typer.Option(help="Completions per problem. [8]", rich_help_panel=OPTIMISATION)
     ] = None,
+    loss_type: Annotated[
+        str | None,
+        typer.Option(help="grpo, dr_grpo, dapo, bnpo, gspo or cispo. \\[dapo]", rich_help_panel=OPTIMISATION),
+    ] = None,
     beta: Annotated[
         float | None,
         typer.Option(help="Weight of the KL to the base model. [0]", rich_help_panel=OPTIMISATION),
+    ] = None,
+    grad: Annotated[
+        str | None,
+        typer.Option(
+            help="truncated, or exact: through the cache and what was evicted too. \\[truncated]",
+            rich_help_panel=OPTIMISATION,
+        ),
     ] = None,
     gradient_checkpointing: Annotated[
         bool | None,
@@ -77,6 +88,17 @@ def train(
     device: Device = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random. [0]", rich_help_panel=OUTPUT)] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. [runs/TIME-...]", rich_help_panel=OUTPUT)] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="A run's folder: go on from its last checkpoint, with its settings.", rich_help_panel=OUTPUT),
+    ] = None,
+    save_every: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints. [50]", rich_help_panel=OUTPUT)
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(help="Also log to tensorboard, trackio or wandb; several with commas.", rich_help_panel=OUTPUT),
+    ] = None,
     file: File = None,
     sets: Sets = None,
     show_prompt: Annotated[
@@ -102,7 +124,11 @@ def train(
         "sft.steps": sft_steps,
         "grpo.steps": grpo_steps,
         "grpo.group_size": group_size,
+        "grpo.loss_type": loss_type,
         "grpo.beta": beta,
+        "train.gradient": grad,
+        "train.save_every": save_every,
+        "train.trackers": track,
         "model.name": model,
         "model.device": device,
         "model.trust_remote_code": trust_remote_code,
@@ -116,9 +142,15 @@ def train(
     }
     if entries is not None and data is not None:
         raise UsageError(f"--entries {entries}: belongs to the task; with --data there is none")
+    saved = None
+    if resume is not None:
+        refuse_beside_resume({"--config": file, "--set": sets or None, **flags})
+        saved = resumable(resume)
+        file = saved.path / "config.json"
     config = configure(file, flags, sets, dry_run=dry_run)
-    path = Path(config.out) if config.out else default_out(config)
-    RunDir(path).check_free()
+    path = saved.path if saved else Path(config.out) if config.out else default_out(config)
+    if saved is None and is_main_process():
+        RunDir(path).check_free()
     dataset = None
     if config.data.source is not None:
         rows = load_dataset(config)  # what is wrong with the rows is said before the slow imports below
@@ -134,14 +166,17 @@ def train(
     if dry_run:
         show_plan(config, path, json)
         return
-    run = RunDir.create(path, config)
+    run = saved or (RunDir.create(path, config) if is_main_process() else RunDir(path))
     console = ui.err()
-    console.print(f"run {path}: {describe(config)}", soft_wrap=True)
+    if is_main_process():
+        console.print(f"run {path}: {describe(config)}", soft_wrap=True)
 
     from pte_cli.eval.run import train_and_evaluate
 
     with ui.only_results_on_stdout(), ui.StepProgress() as progress:
-        result = train_and_evaluate(config, run, progress.step, dataset)
+        result = train_and_evaluate(config, run, listener(console, progress, config), dataset)
+    if not is_main_process():
+        return
     if json:
         ui.print_json(result)
         return
@@ -203,7 +238,8 @@ def show_plan(config: RunConfig, path: Path, json: bool) -> None:
         "identity": config.identity(),
         "config": config.model_dump(mode="json"),
     }
-    sizes = planned_sizes(config)
+    # The built-in model needs no forecast, and its dry run stays free of torch.
+    sizes = None if config.model.name == BUILT_IN else planned_sizes(config)
     if sizes is not None:
         document["sizes"] = sizes
     if json:
@@ -217,19 +253,3 @@ def show_plan(config: RunConfig, path: Path, json: bool) -> None:
             console.print(f"  {section:9} {shown}", soft_wrap=True)
     if sizes is not None:
         console.print(ui.sizes_table(config.model.name, sizes))
-
-
-def planned_sizes(config: RunConfig) -> dict[str, Any] | None:
-    """Parameters and bytes of a model that is not the built-in one; nothing of it is allocated.
-
-    The built-in model needs no such forecast, and its dry run stays free of torch, which counting an encoder's
-    parameters imports.
-    """
-    if config.model.name == BUILT_IN:
-        return None
-    described = describe_model(config.model)
-    if described.get("model_type") not in FAMILIES:
-        return None  # a GGUF file on the hub, or code of its own: known only once it is loaded
-    from pte_cli.profile.sizes import run_sizes
-
-    return run_sizes(config, described)

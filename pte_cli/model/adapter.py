@@ -184,3 +184,12 @@ def _layers(model: nn.Module) -> int:
 
 
 register()
+
+
+def adapted_layers(model: nn.Module) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """(decoder layer, A `[r, in]`, B `[out, r]`) of each adapted linear layer with one active adapter."""
+    for module in model.modules():
+        if isinstance(module, PteLinear) and len(module.active_adapters) == 1:
+            [name] = module.active_adapters
+            if name in module.lora_A:
+                yield module.layer, module.lora_A[name].weight, module.lora_B[name].weight

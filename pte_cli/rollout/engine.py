@@ -105,12 +105,14 @@ class RolloutEngine:
         self.batch = batch
         self.peak_cache_bytes = 0
 
-    def generate(self, prompts: Sequence[Sequence[int]], seed: int = 0) -> list[Trace]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seed: int = 0, *, streams: Sequence[int] | None = None
+    ) -> list[Trace]:
         """One trace per prompt (token ids), in the order given.
 
         Raises UsageError before anything is generated when a prompt leaves a window of fewer than 4 tokens.
         """
-        traces = dict(self.stream(prompts, seed))
+        traces = dict(self.stream(prompts, seed, streams=streams))
         return [traces[i] for i in range(len(prompts))]
 
     def check_fits(self, prompt: Sequence[int]) -> None:

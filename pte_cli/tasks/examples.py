@@ -64,6 +64,14 @@ class Examples(Protocol):
         """One score for each completion."""
         ...
 
+    def position(self) -> Any:
+        """How far training has drawn, as JSON: what `go_to` needs to draw the same again from there."""
+        ...
+
+    def go_to(self, position: Any) -> None:
+        """Go on drawing from a `position`."""
+        ...
+
 
 class TaskExamples:
     """Problems of a procedural task, which scores them itself. A completion that was cut off has no answer: 0."""
@@ -89,6 +97,14 @@ class TaskExamples:
             for question, completion in zip(questions, completions, strict=True)
         ]
         return Scores(found, [score == 1 for score in found])
+
+    def position(self) -> Any:
+        version, words, gauss = self.stream.getstate()
+        return [version, list(words), gauss]
+
+    def go_to(self, position: Any) -> None:
+        version, words, gauss = position
+        self.stream.setstate((version, tuple(words), gauss))
 
     def _question(self, problem: Problem) -> Question:
         return Question(self.codec.prompt(problem), problem)

@@ -23,12 +23,15 @@ from pte_cli.train.tape import Tape
 from pte_cli.train.truncated import backward_linked
 
 
-def exact(forward: Forward, loss: Loss) -> None:
-    """Fill in the log-probabilities and accumulate the gradients of `loss` in the trainable parameters."""
+def exact(forward: Forward, loss: Loss) -> State:
+    """Fill in the log-probabilities and accumulate the gradients of `loss` in the trainable parameters.
+
+    Returns the encoder state of the last round, of the rows that reach it.
+    """
     model, plan = forward.model, forward.plan
     with Tape(model.device) as tape:
         cache = forward.new_cache()
-        state = _to_the_last_round(forward, cache, tape)
+        last = state = _to_the_last_round(forward, cache, tape)
         cache.observed = None
         gradients = Gradients.zeros(cache)
         carried: State = {}
@@ -54,6 +57,7 @@ def exact(forward: Forward, loss: Loss) -> None:
             backward_linked(model.absorb(before, forward.readable(evicted, before, rows, round_)), gradient)
             sent.put_back(rows, evicted)
             carried = gradient_of(before)
+    return last
 
 
 def _to_the_last_round(forward: Forward, cache: BoundedCache, tape: Tape) -> State:

@@ -15,8 +15,11 @@ from pte_cli.train.forward import Forward, Loss, Scored, evicted_of, evicted_rec
 from pte_cli.train.tape import Tape
 
 
-def truncated(forward: Forward, loss: Loss | None) -> None:
-    """Fill in the log-probabilities; with `loss`, accumulate gradients in the trainable parameters."""
+def truncated(forward: Forward, loss: Loss | None) -> State:
+    """Fill in the log-probabilities; with `loss`, accumulate gradients in the trainable parameters.
+
+    Returns the encoder state of the last round, of the rows that reach it.
+    """
     model, plan = forward.model, forward.plan
     learns = loss is not None and forward.encoder_learns
     with Tape(model.device) as tape:
@@ -46,6 +49,7 @@ def truncated(forward: Forward, loss: Loss | None) -> None:
                 tape.push(record if evicted is None else record | evicted_record(evicted))
         if len(tape):
             _through_states(model, tape, len(plan.traces))
+    return {name: tensor.detach() for name, tensor in state.items()}
 
 
 def _through_states(model: BoundedModel, tape: Tape, batch: int) -> None:

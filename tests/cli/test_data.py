@@ -67,7 +67,7 @@ def test_two_steps_of_sft_and_one_of_grpo_on_own_rows_with_an_own_reward(trained
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["phase"] for line in lines] == ["sft", "sft", "grpo"]
     assert all(line["evictions"] > 0 for line in lines)
-    assert lines[2]["reward"] == pytest.approx(lines[2]["reward/ends-right"])
+    assert lines[2]["reward"] == pytest.approx(lines[2]["rewards/ends-right/mean"])
     assert 0 <= lines[2]["reward"] <= 1
     assert lines[2]["gap/max"] < 1e-4
     assert "18 rows to train on, 2 held out; prompt = question, answer = answer, completion = response" in stderr

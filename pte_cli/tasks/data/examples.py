@@ -30,6 +30,7 @@ class DataExamples:
     ) -> None:
         self.dataset, self.rewards, self.codec = dataset, rewards, codec
         self.scored = bool(rewards)
+        self.seed, self.drawn = seed, 0
         self.order = epochs(len(dataset.train), seed)
         self.completions = [self._completion(example) for example in dataset.train] if imitates else []
 
@@ -37,11 +38,23 @@ class DataExamples:
         return [
             # Which tokens are the answer is not known: none is weighted more than another.
             Worked(self.dataset.train[i].prompt.ids, tuple(self.completions[i]), answer=0)
-            for i in islice(self.order, count)
+            for i in self._next(count)
         ]
 
     def questions(self, count: int) -> list[Question]:
-        return [_question(self.dataset.train[i]) for i in islice(self.order, count)]
+        return [_question(self.dataset.train[i]) for i in self._next(count)]
+
+    def position(self) -> int:
+        return self.drawn
+
+    def go_to(self, position: int) -> None:
+        self.order, self.drawn = epochs(len(self.dataset.train), self.seed), 0
+        self._next(position)
+
+    def _next(self, count: int) -> list[int]:
+        """The next `count` rows' indices."""
+        self.drawn += count
+        return list(islice(self.order, count))
 
     def held_out(self, count: int, seed: int) -> list[Question]:
         rows = self.dataset.held_out

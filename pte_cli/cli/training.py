@@ -1,0 +1,77 @@
+"""What `pte train` says before and while it trains, and what it needs to go on with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from pte_cli.cli import ui
+from pte_cli.config import RunConfig
+from pte_cli.errors import UsageError
+from pte_cli.model.families import FAMILIES
+from pte_cli.model.source import describe_model
+from pte_cli.runs import FINISHED, RunDir, is_main_process
+
+if TYPE_CHECKING:
+    from pte_cli.eval.run import Listener
+
+MIB = 2**20
+
+
+def listener(console: Console, progress: ui.StepProgress, config: RunConfig) -> Listener:
+    """Says what a run does: what is trained before the first step, then progress, signals and broken checkpoints."""
+    from pte_cli.eval.run import Listener
+
+    def start(groups: dict[str, int], step: int) -> None:
+        trained = ", ".join(f"{name} {count:,}" for name, count in groups.items() if count)
+        console.print(f"trained parameters: {trained}", soft_wrap=True)
+        if (sizes := planned_sizes(config)) is not None:
+            console.print(memory(config, sizes["bytes"]), soft_wrap=True)
+        if step:
+            console.print(f"goes on after step {step}", soft_wrap=True)
+
+    def stopping() -> None:
+        console.print("finishing this step, then saving; once more to stop at once", soft_wrap=True)
+
+    def broken(folder: Path, why: str) -> None:
+        console.print(f"checkpoint {folder} can't be used: {why}; trying the one before", soft_wrap=True)
+
+    return Listener(start if is_main_process() else lambda *_: None, progress.step, stopping, broken)
+
+
+def memory(config: RunConfig, sizes: dict[str, int]) -> str:
+    """One line on what a run holds besides activations, by arithmetic."""
+    per_token = sizes["cache per token"]
+    rows = config.sampling.rows if "grpo" in config.train.objective else config.train.micro_batch
+    fixed = sum(count for name, count in sizes.items() if not name.startswith("cache"))
+    return (
+        f"memory, without activations: {fixed / MIB:.1f} MiB of weights, gradients and optimizer, and a cache of "
+        f"{per_token * config.evict.budget * rows / MIB:.1f} MiB ({rows} sequences of {config.evict.budget} tokens)"
+    )
+
+
+def refuse_beside_resume(given: dict[str, Any]) -> None:
+    """UsageError for a setting beside --resume: a run goes on with its own."""
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name} = {value}: --resume goes on with the run's own settings; leave it out")
+
+
+def resumable(path: Path) -> RunDir:
+    """The run to go on with. UsageError for none, or one that has finished."""
+    run = RunDir.open(path)
+    if run.state() == FINISHED:
+        raise UsageError(f"--resume {str(path)!r}: has finished; see `pte eval {path}`")
+    return run
+
+
+def planned_sizes(config: RunConfig) -> dict[str, Any] | None:
+    """Parameters and bytes of the model with its adapter; nothing of it is allocated. Imports torch."""
+    described = describe_model(config.model)
+    if described.get("model_type") not in FAMILIES:
+        return None  # a GGUF file on the hub, or code of its own: known only once it is loaded
+    from pte_cli.profile.sizes import run_sizes
+
+    return run_sizes(config, described)

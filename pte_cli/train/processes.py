@@ -1,0 +1,80 @@
+"""The processes of a run: one, or as many as `accelerate launch` started. All that crosses between them goes here.
+
+Gradients are summed, never averaged: losses are divided by counts of the whole batch before they are back-propagated.
+Each step has the same few exchanges in every process, however long its completions are, so none waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, gather_object
+from torch import nn
+
+from pte_cli.errors import UsageError
+
+T = TypeVar("T")
+SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+
+
+class Processes:
+    """This process among `count`; `rank` 0 is the one that writes files and talks.
+
+    trackers: accelerate's names of trackers that metrics also go to, with their files in `folder`.
+    UsageError where accelerate was configured for a way of sharding that is not supported.
+    """
+
+    def __init__(self, device: str = "auto", trackers: Sequence[str] = (), folder: Path | None = None) -> None:
+        self.accelerator = Accelerator(
+            cpu=device == "cpu", log_with=list(trackers) or None, project_dir=str(folder) if folder else None
+        )
+        if self.accelerator.distributed_type not in SUPPORTED:
+            raise UsageError(
+                f"accelerate is set to {self.accelerator.distributed_type.value}: processes that each hold the whole "
+                "model are supported; use `accelerate launch --multi_gpu` (or --cpu), without FSDP and DeepSpeed"
+            )
+        self.rank: int = self.accelerator.process_index
+        self.count: int = self.accelerator.num_processes
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    def share(self, count: int) -> range:
+        """Which of `count` things are this process's: every n-th, so that shares differ by one at most."""
+        return range(self.rank, count, self.count)
+
+    def gather(self, items: list[T]) -> list[T]:
+        """The items of all processes, those of rank 0 first."""
+        return items if self.count == 1 else gather_object(items)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        return any(self.gather([flag]))
+
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Each parameter's gradient becomes the sum over processes; none stays none where no process has any."""
+        if self.count == 1 or not self.any(any(p.grad is not None for p in parameters)):
+            return
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
+        flat = self.accelerator.reduce(flat, "sum")
+        for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter).clone()
+
+    def start_trackers(self, name: str, settings: dict[str, Any]) -> None:
+        """Begin a run in every tracker, with its settings."""
+        if self.accelerator.log_with:
+            self.accelerator.init_trackers(name, config=settings)
+
+    def track(self, metrics: dict[str, Any], step: int) -> None:
+        """The numbers of a step to every tracker."""
+        if self.accelerator.log_with:
+            self.accelerator.log({k: v for k, v in metrics.items() if isinstance(v, int | float)}, step=step)
+
+    def end(self) -> None:
+        """Let trackers finish, and leave the group of processes."""
+        self.accelerator.end_training()
