@@ -12,7 +12,7 @@ from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
 from pte_cli.report.cells import Cell
 from pte_cli.sweep.expand import Planned, expand
-from pte_cli.sweep.schema import SweepFile
+from pte_cli.sweep.schema import Minutes, SweepFile
 from pte_cli.sweep.state import State, Where, state_of
 
 Rerun = Literal["failed", "all"]
@@ -66,7 +66,7 @@ class Plan:
     def hours(self) -> float | None:
         """What is to do, by the clock, at the file's minutes per run; None without those."""
         minutes = self.file.sweep.budget.minutes
-        if minutes is None:
+        if minutes == Minutes():
             return None
         per_run = minutes.model_dump()
         return sum(per_run[task.command] for task in self.todo) / 60 / self.file.sweep.jobs

@@ -26,7 +26,7 @@ class Table(BaseModel):
 
 
 class Minutes(Table):
-    """What one run is expected to take."""
+    """What one run is expected to take; 0 is not known."""
 
     train: float = Field(0.0, ge=0)
     eval: float = Field(0.0, ge=0)
@@ -37,7 +37,7 @@ class Budget(Table):
 
     runs: int | None = Field(None, ge=1)
     hours: float | None = Field(None, gt=0)
-    minutes: Minutes | None = None
+    minutes: Minutes = Minutes()
 
 
 class Launch(Table):
@@ -165,7 +165,7 @@ def _check_names(file: SweepFile) -> None:
         raise file.wrong(
             f"sweep.baseline = {sweep.baseline!r}", f"no such run; {did_you_mean(sweep.baseline, file.runs)}"
         )
-    if sweep.budget.hours is not None and sweep.budget.minutes is None:
+    if sweep.budget.hours is not None and sweep.budget.minutes == Minutes():
         raise file.wrong(
             f"sweep.budget.hours = {sweep.budget.hours:g}",
             "needs an estimate per run, for example budget.minutes = { train = 5, eval = 1 }",
@@ -218,8 +218,7 @@ def _explain(where: str, model: type[BaseModel], error: ValidationError) -> str:
         inner: Any = model
         for part in first["loc"][:-1]:
             inner = inner.model_fields[part].annotation
-        known = inner.model_fields if hasattr(inner, "model_fields") else Minutes.model_fields
-        return f"{name} = {first['input']!r}: unknown key; {did_you_mean(str(first['loc'][-1]), known)}"
+        return f"{name} = {first['input']!r}: unknown key; {did_you_mean(str(first['loc'][-1]), inner.model_fields)}"
     if first["type"] == "missing":
         return f"{name}: missing"
     message = first["msg"].removeprefix("Value error, ")

@@ -139,6 +139,10 @@ WRONG = {
         GOOD.replace("seeds = [0, 1]", "budget.hour = 3"),
         "sweep.budget.hour = 3: unknown key; did you mean 'hours'",
     ),
+    "unknown key of its minutes": (
+        GOOD.replace("seeds = [0, 1]", "budget.minutes.trian = 3"),
+        "sweep.budget.minutes.trian = 3: unknown key; did you mean 'train'",
+    ),
     "no runs": (GOOD.partition("[runs")[0], "[runs]: missing"),
     "unknown setting of a run": (
         GOOD.replace('"evict.frac"', '"evict.frak"'),
