@@ -126,6 +126,11 @@ def _bases(file: SweepFile, axis: Axis, before: Sequence[Planned]) -> Iterator[P
         if not matching:
             hint = did_you_mean(pattern, file.runs)
             raise file.wrong(f"axes.{axis.name}.base = {pattern!r}", f"no such run; {hint}")
+        if measured := next((p for p in matching if p.cell.trained is not None), None):
+            raise file.wrong(
+                f"axes.{axis.name}.base = {pattern!r}",
+                f"{measured.cell.name} measures a run and trains none; start from {measured.cell.arm!r}",
+            )
         for planned in matching:
             if axis.seeds is None or planned.cell.seed in axis.seeds:
                 yield planned

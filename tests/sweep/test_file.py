@@ -168,6 +168,12 @@ WRONG = {
         GOOD + AXIS.replace('"pte"', '"ptee"') + "grid.evict.frac = [1.0]\n",
         "axes.a.base = 'ptee': no such run; did you mean 'pte'",
     ),
+    "base that trains nothing": (
+        GOOD
+        + AXIS
+        + 'command = "eval"\ngrid.evict.budget = [60]\n[[axes]]\nname = "b"\nbase = "a/*"\ngrid.evict.frac = [1.0]\n',
+        "axes.b.base = 'a/*': a/pte/budget=60 measures a run and trains none; start from 'pte'",
+    ),
     "two axes of one name": (GOOD + 2 * (AXIS + "grid.evict.frac = [1.0]\n"), "axes.name = 'a': is taken"),
     "unknown key of an axis": (
         GOOD + AXIS + "girds = 1\n",
