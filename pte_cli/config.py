@@ -229,6 +229,14 @@ def validate(tree: Mapping[str, Any]) -> RunConfig:
     return _validated(own)
 
 
+def layered_tree(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Settings, nested or dotted, of several (source, settings) put over each other: a tree, not validated yet."""
+    tree: dict[str, Any] = {}
+    for source, settings in layers:
+        _add(tree, source, _dotted(settings))
+    return tree
+
+
 def _validated(tree: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)

@@ -82,7 +82,7 @@ KINDS = {
         Kind(
             "task", "task", "pte_tasks", TaskSpec, "task.name", "task", ("words", "shortest_prompt", "sample", "score")
         ),
-        Kind("launcher", "launcher", "pte_launchers", LauncherSpec, "launcher.name", "launcher", ("submit",)),
+        Kind("launcher", "launcher", "pte_launchers", LauncherSpec, "launch.engine", "launch", ("submit",)),
     )
 }
 """Every kind of plugin by the name that `--kind` takes."""

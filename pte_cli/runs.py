@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ RECORDED = ("pte-cli", "torch", "transformers", "peft", "accelerate", "numpy", "
 
 
 class RunDir:
-    """`config.json`, `env.json`, `metrics.jsonl`, `status.json`, `checkpoints/` and `adapter/` of one run."""
+    """`config.json`, `env.json`, `metrics.jsonl`, `status.json`, `checkpoints/`, `adapter/`, `held_out.jsonl`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,6 +107,10 @@ class RunDir:
         """Append one line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
+
+    def write_lines(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write a JSON Lines file of this run whole or not at all."""
+        self._replace(name, "".join(json.dumps(record) + "\n" for record in records))
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a file of this run whole or not at all."""

@@ -6,17 +6,23 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import tomli
 from helpers import adapted, prompts
 
-from pte_cli.registry import build_registry
+from pte_cli.plugin_options import check_options
+from pte_cli.registry import build, build_registry, load_registry
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.sampling import Sampling
+from pte_cli.sweep.plan import make_plan
+from pte_cli.sweep.schema import parse_sweep
 from pte_cli.testing import EvictionContract, run_checks
 from pte_cli.train.replay import replay
 
@@ -94,15 +100,49 @@ def test_the_reward_of_the_data_page_works(tmp_path, monkeypatch):
     assert reward(["p"] * 3, completions, [[1]] * 3, **columns) == [1, 0, None]
 
 
+def test_the_file_of_the_sweep_page_can_be_planned():
+    example, launch = blocks(ROOT / "docs" / "sweep.md", "toml")
+    plan = make_plan(parse_sweep(Path("x.toml"), tomli.loads(example)), Path("nowhere"))
+    counts = {part: sum(cell.part == part for cell in plan.cells) for part in ("main", "rank", "budgets")}
+    # rank: lora_c at 16 alone, pte at 8 and 16. budgets: pte and pte at both ranks, at 2 points each.
+    assert counts == {"main": 6, "rank": 2 + 4, "budgets": 2 * (3 + 2 + 2)}
+    short = f"{example.partition('[defaults]')[0].replace('baseline', '# ')}{launch}[runs.a]\nevict.frac = 0.5\n"
+    settings = parse_sweep(Path("x.toml"), tomli.loads(short))
+    spec = load_registry().launcher(settings.sweep.launch.engine)
+    assert check_options("launch.options", spec, settings.sweep.launch.options).minutes == 120
+
+
+def test_the_launcher_of_the_sweep_page_works(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="ray is not installed")
+    [source] = blocks(ROOT / "docs" / "sweep.md", "python")
+    (tmp_path / "my_ray.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    registry = build_registry([("my-ray", EntryPoint("ray", "my_ray", "pte"))])
+    assert registry.errors == ()
+    launcher = build(registry.launcher("ray"), {})
+    code = "import os, sys; print(os.environ['MINE']); sys.exit(3)"
+    log = tmp_path / "logs" / "log"
+    job = launcher.submit([sys.executable, "-c", code], log=log, environment={"MINE": "7"})
+    asleep = launcher.submit([sys.executable, "-c", "import time; time.sleep(60)"], log=log, environment={})
+    asleep.cancel()
+    deadline = time.monotonic() + 60
+    while (job.poll() is None or asleep.poll() is None) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert (job.poll(), asleep.poll()) == (3, 1)
+    assert log.read_text() == "7\n"
+
+
 @pytest.mark.parametrize("file", [file for file in DOCS if file != TUTORIAL], ids=lambda f: f.name)
 def test_pte_commands_are_spelt_right(file, tmp_path):
     """Each `pte` line is accepted: as a dry run, or as far as a missing run or a budget of 1 lets it go."""
     rows = [row.replace("? c a", f"? c {x}") for row in blocks(ROOT / "docs" / "data.md", "json") for x in "abc"]
     (tmp_path / "rows.jsonl").write_text("".join(rows))
+    shutil.copy(ROOT / "experiments.toml", tmp_path)
     for block in blocks(file, "bash"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
-            if words[:2] == ["pte", "train"]:
+            if words[:2] in (["pte", "train"], ["pte", "sweep"]):
                 command = [*words[1:], "--dry-run"]
             elif "--grade" in words:
                 command = words[1:]

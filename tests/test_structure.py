@@ -23,6 +23,8 @@ ORDER = [
     "eval",
     "export",
     "profile",
+    "report",
+    "sweep",
     "cli",
 ]
 """Top to bottom: a package may import those before it, never those after it."""

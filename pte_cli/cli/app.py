@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from typing import Annotated
@@ -14,6 +15,7 @@ from pte_cli.cli.eval import evaluate
 from pte_cli.cli.export import export_run
 from pte_cli.cli.generate import generate
 from pte_cli.cli.plugins import plugins
+from pte_cli.cli.sweep import sweep
 from pte_cli.cli.train import train
 from pte_cli.errors import PteError
 
@@ -28,6 +30,7 @@ app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("generate")(generate)
 app.command("export")(export_run)
+app.command("sweep")(sweep)
 app.add_typer(plugins)
 
 
@@ -50,11 +53,14 @@ def root(
 def main() -> None:
     """Run the command line.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 whoever read the output closed it.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 some runs of a sweep failed, 130 interrupted, 141 whoever read the
+    output closed it.
     """
     # What libraries say about their own deprecations is not the user's business.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
+    # Schedulers and `pte sweep` end a run so: it says that it was interrupted, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except PteError as error:

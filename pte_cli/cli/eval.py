@@ -84,7 +84,8 @@ def evaluate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where samples go: a folder, resumed if it holds some; with --grade a file.", rich_help_panel=OUTPUT
+            help="Where it is recorded: a new folder; with --bench one that is resumed, with --grade a file.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     form: Annotated[
@@ -123,14 +124,14 @@ def evaluate(
         return grade_recorded(grade, k, out, json, others)
     if bench is None:
         refuse(of_bench, "goes with --bench")
-        refuse({"--k": k, "--out": out}, "goes with --bench or --grade")
+        refuse({"--k": k}, "goes with --bench or --grade")
         flags |= of_task
     else:
         refuse({"--entries": entries, "--problems": problems}, "is for held-out problems of the task, not for --bench")
     saved = open_run(run, encoder) if run is not None else None
     file = file or (saved.path / "config.json" if saved else None)
     if bench is None:
-        return evaluate_held_out(configure(file, flags, sets), saved, json)
+        return evaluate_held_out(configure(file, flags, sets), saved, out, json)
 
     from pte_cli.cli.bench import DEFAULTS, Asked, evaluate_benchmarks
 

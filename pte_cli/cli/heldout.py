@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 from pte_cli.cli import ui
 from pte_cli.cli.options import conditions
@@ -10,12 +11,14 @@ from pte_cli.config import RunConfig
 from pte_cli.runs import RunDir
 
 
-def evaluate_held_out(config: RunConfig, run: RunDir | None, json: bool) -> None:
-    """Measure a run, or the bare model, greedily, and print the result."""
+def evaluate_held_out(config: RunConfig, run: RunDir | None, out: Path | None, json: bool) -> None:
+    """Measure a run, or the bare model, greedily, and print the result; record it in the new folder `out`."""
+    into = RunDir.create(out, config) if out is not None else None
+
     from pte_cli.eval.run import evaluate_saved
 
     with ui.only_results_on_stdout():
-        result = asdict(evaluate_saved(config, run))
+        result = asdict(evaluate_saved(config, run, into))
     settings = {
         "run": str(run.path) if run else None,
         "model": config.model.name,

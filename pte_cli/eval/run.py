@@ -6,14 +6,15 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from pte_cli.config import RunConfig
-from pte_cli.eval.accuracy import Accuracy, evaluate
+from pte_cli.eval.accuracy import Accuracy, Evaluation, evaluate
+from pte_cli.eval.peak import peak_bytes
 from pte_cli.rollout.prepare import Prepared, prepare
 from pte_cli.rollout.trace import Trace
 from pte_cli.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunDir
@@ -97,12 +98,13 @@ class _Run:
         seconds = time.perf_counter() - trained_at
         if self.processes.main:
             save_adapter(prepared, self.run)
-        after = asdict(evaluate(prepared, self.config)) if measurable else None
+        after = self._after(prepared) if measurable else None
         result = {
             "run": str(self.run.path),
             "steps": trainer.steps,
             "before": before,
             "after": after,
+            "peak_bytes": peak_bytes(),
             "trainable_parameters": _count(trainer.lora + trainer.encoder),
             "seconds": {"training": seconds, "all": time.perf_counter() - start},
         }
@@ -124,10 +126,14 @@ class _Run:
         """Accuracy before training, measured once in the life of a run."""
         found: dict[str, Any] | None = self.run.read_json("before.json")
         if found is None:
-            found = asdict(evaluate(prepared, self.config))
+            found = asdict(evaluate(prepared, self.config).accuracy)
             if self.processes.main:
                 self.run.write_json("before.json", found)
         return found
+
+    def _after(self, prepared: Prepared) -> dict[str, Any]:
+        evaluation = evaluate(prepared, self.config)
+        return record_problems(self.run, evaluation) if self.processes.main else asdict(evaluation.accuracy)
 
     def _train(self, trainer: Trainer) -> None:
         every = self.config.train.save_every
@@ -143,7 +149,7 @@ class _Run:
 
     def _log(self, metrics: dict[str, Any]) -> None:
         if self.processes.main:
-            self.run.log(metrics)
+            self.run.log({**metrics, "peak_bytes": peak_bytes()})
             self.listener.step(metrics, self.trainer.steps)
         self.processes.track(metrics, metrics["step"])
 
@@ -175,9 +181,40 @@ def save_adapter(prepared: Prepared, run: RunDir) -> None:
     scratch.replace(run.adapter)
 
 
-def evaluate_saved(config: RunConfig, run: RunDir | None) -> Accuracy:
-    """Accuracy of a run's adapter, or of the bare model when there is no run."""
-    return evaluate(prepare(config, adapter=run.adapter if run else None), config)
+def record_problems(run: RunDir, evaluation: Evaluation) -> dict[str, Any]:
+    """Write what became of each held-out problem to held_out.jsonl; the accuracy, as status.json has it."""
+    run.write_lines("held_out.jsonl", evaluation.problems)
+    return asdict(evaluation.accuracy)
+
+
+def evaluate_saved(config: RunConfig, run: RunDir | None, into: RunDir | None = None) -> Accuracy:
+    """Accuracy of a run's adapter, or of the bare model when there is no run.
+
+    into: a new run's folder to record it in, with what became of each problem.
+    """
+    start = time.perf_counter()
+    if into is not None:
+        into.status(RUNNING, step=0)
+    try:
+        evaluation = evaluate(prepare(config, adapter=run.adapter if run else None), config)
+    except BaseException as error:
+        if into is not None:
+            state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+            into.status(state, step=0, error=f"{type(error).__name__}: {error}")
+        raise
+    if run is None:
+        # What was prepared has an adapter that does nothing; the bare model needs none.
+        evaluation = replace(evaluation, accuracy=replace(evaluation.accuracy, state_bytes=0, adapter_bytes=0))
+    if into is not None:
+        result = {
+            "run": str(into.path),
+            "adapter": str(run.path) if run else None,
+            "after": record_problems(into, evaluation),
+            "peak_bytes": peak_bytes(),
+            "seconds": {"all": time.perf_counter() - start},
+        }
+        into.status(FINISHED, step=0, result=result)
+    return evaluation.accuracy
 
 
 def _count(parameters: Sequence[Tensor]) -> int:

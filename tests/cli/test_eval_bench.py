@@ -118,7 +118,6 @@ BAD = {
     "format of nothing": (["--bench", "own.jsonl", "--format", "parquet"], "is that of the samples in --out FOLDER"),
     "nothing to compare with": (["--bench", "own.jsonl", "--compare", "nowhere"], "no recorded evaluation there"),
     "samples without benchmark": (["--samples", "2"], "--samples 2: goes with --bench"),
-    "out without benchmark": (["--out", "o"], "--out o: goes with --bench or --grade"),
     "task's problems": (["--bench", "own.jsonl", "--problems", "9"], "--problems 9: is for held-out problems"),
     "encoder of nothing": (["--bench", "own.jsonl", "--encoder", "pte"], "--encoder pte: comes with a run, trained"),
     "unknown policy": (["--bench", "own.jsonl", "--evict", "slidign"], "did you mean 'sliding'"),

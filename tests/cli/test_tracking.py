@@ -8,16 +8,8 @@ import pyarrow.parquet
 import pytest
 from running import pte
 
-SMALL = [
-    "--problems",
-    "4",
-    "--set",
-    "grpo.prompts=2",
-    "--set",
-    "grpo.group_size=2",
-    "--set",
-    "train.completions_every=2",
-]
+SMALL = ["--problems", "4", "--set", "grpo.prompts=2", "--set", "grpo.group_size=4",
+         "--set", "sampling.temperature=1.5", "--set", "train.completions_every=2"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

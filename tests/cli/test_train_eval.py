@@ -46,8 +46,12 @@ def trained(tmp_path_factory):
 def test_a_run_holds_what_it_should(trained):
     run, printed, stderr = trained
     assert {p.name for p in run.iterdir()} == {
+        "before.json",
+        "checkpoints",
+        "completions",
         "config.json",
         "env.json",
+        "held_out.jsonl",
         "metrics.jsonl",
         "status.json",
         "adapter",
@@ -81,6 +85,44 @@ def test_metrics_of_every_step(trained):
         assert line["evictions"] > 3
         assert line["kl"] >= 0
     assert all(line["grad_norm"] >= 0 and line["loss"] == line["loss"] for line in lines)
+
+
+def test_what_was_held_is_counted(trained):
+    run, printed, _ = trained
+    after = printed["after"]
+    weights = load_file(run / "adapter" / "adapter_model.safetensors")
+    assert after["adapter_bytes"] == sum(t.numel() * t.element_size() for t in weights.values())
+    # S: 4 layers of 32 x 32 float32; keys and values: 4 layers of 64 + 64 float32 a token, and 8 bytes of position.
+    assert after["rows"] == 16
+    assert after["state_bytes"] == 16 * 4 * 32 * 32 * 4
+    assert after["cache_bytes"] == 16 * 48 * (4 * 128 * 4 + 8)
+    steps = [json.loads(line)["peak_bytes"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert 0 < steps[0] <= steps[-1] <= printed["peak_bytes"]
+
+
+def test_what_became_of_each_problem_is_recorded(trained):
+    run, printed, _ = trained
+    problems = [json.loads(line) for line in (run / "held_out.jsonl").read_text().splitlines()]
+    assert [p["problem"] for p in problems] == list(range(16))
+    assert sum(p["right"] for p in problems) / 16 == printed["after"]["accuracy"]
+    assert sum(p["length"] for p in problems) / 16 == printed["after"]["mean_length"]
+    assert {p["prompt_tokens"] for p in problems} == {31}
+
+
+def test_an_evaluation_can_be_recorded(trained):
+    run = trained[0]
+    done = pte("eval", str(run), "--budget", "57", "--out", "recorded", "--json", cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    recorded = run.parent / "recorded"
+    status = json.loads((recorded / "status.json").read_text())
+    assert (status["state"], status["result"]["adapter"]) == ("finished", str(run))
+    assert status["result"]["after"]["accuracy"] == json.loads(done.stdout)["accuracy"]
+    assert json.loads((recorded / "config.json").read_text())["evict"]["budget"] == 57
+    first, again = ((r / "held_out.jsonl").read_text().splitlines() for r in (run, recorded))
+    assert [json.loads(line)["prompt"] for line in first] == [json.loads(line)["prompt"] for line in again]
+    done = pte("eval", str(run), "--out", "recorded", cwd=run.parent)
+    assert done.returncode == 2
+    assert "holds a run already" in done.stderr
 
 
 def test_every_trainable_tensor_moved(trained):
