@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from running import pte
 
-SMALL = ["--problems", "4", "--set", "grpo.prompts=2", "--set", "grpo.group_size=4",
+SMALL = ["--problems", "4", "--set", "grpo.prompts=6", "--set", "grpo.group_size=4",
          "--set", "sampling.temperature=1.5", "--set", "train.completions_every=2"]  # fmt: skip
 
 
@@ -30,7 +30,8 @@ def test_tensorboard_has_the_numbers_of_metrics_jsonl(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for name in ("loss", "reward", "gap/max", "completions/mean_length", "encoder/update_share", "learning_rate"):
         logged = [(event.step, event.value) for event in events.Scalars(name)]
-        assert logged == [(line["step"], pytest.approx(line[name], rel=1e-6)) for line in lines], name
+        expected = [(line["step"], pytest.approx(line[name], rel=1e-6)) for line in lines if name in line]
+        assert logged == expected, name
 
 
 def test_the_tables_hold_what_was_sampled(run):
@@ -39,9 +40,9 @@ def test_the_tables_hold_what_was_sampled(run):
     ]  # fmt: skip
     rows = pyarrow.parquet.read_table(run / "completions" / "step-000001.parquet").to_pylist()
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-    assert len(rows) == 8
-    assert sum(row["reward"] for row in rows) / 8 == pytest.approx(line["reward"])
-    assert sum(row["tokens"] for row in rows) / 8 == line["completions/mean_length"]
+    assert len(rows) == 24
+    assert sum(row["reward"] for row in rows) / 24 == pytest.approx(line["reward"])
+    assert sum(row["tokens"] for row in rows) / 24 == line["completions/mean_length"]
     assert {row["finish"] for row in rows} <= {"stop", "length"}
     assert rows[0]["prompt"].startswith("? ")
     assert rows[0]["prompt"] == rows[3]["prompt"] != rows[4]["prompt"]
