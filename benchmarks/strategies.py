@@ -1,7 +1,7 @@
 """Accuracy of strategies on the built-in task at an equal budget, over seeds: `python benchmarks/strategies.py GRID`.
 
-GRID is `policies` (every policy with every encoder), `scores` (every score of `importance`) or `pte-options`. Each run
-is one `pte train` as a user would start it, on one thread (the result depends on the number of threads). Finished runs
+GRID is `policies` (every policy with every encoder), `scores` (every score of `importance`), `pte-options` or
+`gradients`. Each run is one `pte train` as a user would start it, on one thread (the result depends on the number of threads). Finished runs
 are not repeated, so the command can be stopped and started; `--table` only prints what is there.
 """
 
@@ -63,7 +63,11 @@ def pte_options() -> dict[str, list[str]]:
     return {name: ["--encoder", "pte", *flags] for name, flags in chosen.items()}
 
 
-GRIDS = {"policies": policies, "scores": scores, "pte-options": pte_options}
+def gradients() -> dict[str, list[str]]:
+    return {f"{kind} gradient": ["--encoder", "pte", "--grad", kind] for kind in ("truncated", "exact")}
+
+
+GRIDS = {"policies": policies, "scores": scores, "pte-options": pte_options, "gradients": gradients}
 
 
 def accuracy(run: Path) -> float | None:
@@ -75,21 +79,26 @@ def accuracy(run: Path) -> float | None:
     return result["after"]["accuracy"] if result else None
 
 
+def seconds(run: Path) -> float:
+    """What a finished run took to train."""
+    return json.loads((run / "status.json").read_text())["result"]["seconds"]["training"]
+
+
 def train(run: Path, flags: list[str]) -> None:
     command = [sys.executable, "-m", "pte_cli", "train", *flags, "--problems", str(PROBLEMS), "--out", str(run)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def row(name: str, found: list[float]) -> str:
-    """Mean over seeds with its 95 % interval (Student's t) and every seed's value."""
+def row(name: str, found: list[float], times: list[float]) -> str:
+    """Mean over seeds with its 95 % interval (Student's t), every seed's value, and the shortest training."""
     mean = statistics.mean(found)
     if len(found) < 2:
         interval = "no interval"
     else:
         half = T_95[len(found) - 1] * statistics.stdev(found) / len(found) ** 0.5
         interval = f"{mean - half:.3f} to {mean + half:.3f}"
-    return f"| {name} | {mean:.3f} | {interval} | {' '.join(f'{score:.3f}' for score in found)} |"
+    return f"| {name} | {mean:.3f} | {interval} | {' '.join(f'{score:.3f}' for score in found)} | {min(times):.0f} |"
 
 
 def main() -> None:
@@ -112,11 +121,14 @@ def main() -> None:
         if not args.table and accuracy(run) is None:
             train(run, [*arms[name], "--sft-steps", str(args.steps), "--seed", str(seed)])
             print(f"{name}, seed {seed}: {accuracy(run):.3f}", flush=True)
-    print(f"| arm ({args.steps} steps, {PROBLEMS} problems) | accuracy | 95 % over seeds | seeds |\n|---|---|---|---|")
+    print(
+        f"| arm ({args.steps} steps, {PROBLEMS} problems) | accuracy | 95 % over seeds | seeds | seconds |\n|---|---|---|---|---|"
+    )
     for name in arms:
         found = [score for seed in args.seeds if (score := accuracy(runs[name, seed])) is not None]
         if found:
-            print(row(name, found))
+            times = [seconds(run) for seed in args.seeds if accuracy(run := runs[name, seed]) is not None]
+            print(row(name, found, times))
 
 
 if __name__ == "__main__":

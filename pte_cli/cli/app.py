@@ -58,6 +58,8 @@ def main() -> None:
     """
     # What libraries say about their own deprecations is not the user's business.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
     # Schedulers and `pte sweep` end a run so: it says that it was interrupted, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
