@@ -1,8 +1,9 @@
 """Accuracy of strategies on the built-in task at an equal budget, over seeds: `python benchmarks/strategies.py GRID`.
 
 GRID is `policies` (every policy with every encoder), `scores` (every score of `importance`), `pte-options` or
-`gradients`. Each run is one `pte train` as a user would start it, on one thread (the result depends on the number of threads). Finished runs
-are not repeated, so the command can be stopped and started; `--table` only prints what is there.
+`gradients`. Each run is one `pte train` as a user would start it, on one thread (the result depends on the number of
+threads). Finished runs are not repeated, so the command can be stopped and started; `--table` only prints what is
+there.
 """
 
 from __future__ import annotations
