@@ -39,6 +39,12 @@ def outcome(run: Path) -> tuple[bytes, list[dict[str, object]]]:
     return (run / "adapter" / "adapter_model.safetensors").read_bytes(), kept
 
 
+def finished(run: Path) -> bool:
+    """What status.json says; it isn't there yet in a run killed at its very start."""
+    status = run / "status.json"
+    return status.is_file() and json.loads(status.read_text())["state"] == "finished"
+
+
 def interrupted(run: Path, which: signal.Signals, after: float) -> int:
     """Start a run, interrupt it after so many seconds, go on until it ends; at which step it was interrupted."""
     process = start([*PTE, *SETTINGS, "--out", str(run)])
@@ -49,7 +55,7 @@ def interrupted(run: Path, which: signal.Signals, after: float) -> int:
     steps = len(metrics.read_text().splitlines()) if metrics.is_file() else 0
     if not (run / "config.json").is_file():  # before it was a run
         start([*PTE, *SETTINGS, "--out", str(run)]).wait()
-    elif json.loads((run / "status.json").read_text())["state"] != "finished":
+    elif not finished(run):
         start([*PTE, "--resume", str(run)]).wait()
     return steps
 
