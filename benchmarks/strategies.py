@@ -122,9 +122,8 @@ def main() -> None:
         if not args.table and accuracy(run) is None:
             train(run, [*arms[name], "--sft-steps", str(args.steps), "--seed", str(seed)])
             print(f"{name}, seed {seed}: {accuracy(run):.3f}", flush=True)
-    print(
-        f"| arm ({args.steps} steps, {PROBLEMS} problems) | accuracy | 95 % over seeds | seeds | seconds |\n|---|---|---|---|---|"
-    )
+    print(f"| arm ({args.steps} steps, {PROBLEMS} problems) | accuracy | 95 % over seeds | seeds | seconds |")
+    print("|---|---|---|---|---|")
     for name in arms:
         found = [score for seed in args.seeds if (score := accuracy(runs[name, seed])) is not None]
         if found:
