@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from transformers import AutoConfig
@@ -72,7 +73,7 @@ class Lengths:
         schedule = eviction_schedule(prompt, setting.length, bound.tokens, bound.frac, pinned)
         fed = prompt + setting.length - 1
         edges = [0, *(prompt + eviction.step for eviction in schedule), fed]
-        rounds = tuple(stop - start for start, stop in zip(edges, edges[1:], strict=False))
+        rounds = tuple(stop - start for start, stop in pairwise(edges))
         visible = cached = 0
         for tokens, gone in zip(rounds, [0, *(eviction.count for eviction in schedule)], strict=True):
             cached -= gone

@@ -78,8 +78,11 @@ def memory_report(
     return report
 
 
-def what_fits(predictor: Predictor, setting: Setting, memory: int) -> dict[str, int | None]:
-    """The most tokens for the rows of `setting`, and the most rows at its length; None where not even 1 fits."""
+def what_fits(predictor: Predictor, setting: Setting, memory: int) -> dict[str, Any]:
+    """The most tokens for the rows of `setting`, and the most rows at its length.
+
+    Each as `at_most`, to within 1 %, None where not even 1 fits; `or_more` where the search went no further.
+    """
 
     def at_length(tokens: int) -> int:
         return predictor.predict(replace(setting, length=tokens)).peak.total
@@ -87,9 +90,11 @@ def what_fits(predictor: Predictor, setting: Setting, memory: int) -> dict[str, 
     def at_rows(rows: int) -> int:
         return _grown(predictor, setting, rows)
 
+    tokens = largest(at_length, memory, setting.length, MOST_TOKENS)
+    rows = largest(at_rows, memory, setting.rows, MOST_ROWS)
     return {
-        "most_tokens": largest(at_length, memory, setting.length, MOST_TOKENS),
-        "most_rows": largest(at_rows, memory, setting.rows, MOST_ROWS),
+        "most_tokens": {"at_most": tokens, "or_more": tokens == MOST_TOKENS},
+        "most_rows": {"at_most": rows, "or_more": rows == MOST_ROWS},
     }
 
 

@@ -115,15 +115,18 @@ def _extended(before: Peak, last: Peak, further: float) -> Peak:
 def largest(size_at: Callable[[int], int], limit: int, start: int, most: int) -> int | None:
     """The largest whole number up to `most` at which `size_at`, which grows, is within `limit`; None if 1 is not.
 
-    Follows straight lines between what it has asked, so that few questions are needed; to within 1 %.
+    Looks where a straight line between what it knows crosses the limit, so that few questions are needed; to within
+    1 %.
     """
-    if size_at(1) > limit:
+    low, high = (start, start) if size_at(start) <= limit else (1, start)
+    if low == 1 and size_at(1) > limit:
         return None
-    low, high = 1, start
-    while size_at(high) <= limit:
-        if high >= most:
+    while low == high:
+        if low >= most:
             return most
-        low, high = high, min(high * 4, most)
+        high = min(4 * low, most)
+        if size_at(high) <= limit:
+            low = high
     while high - low > max(1, low // 100):
         share = (limit - size_at(low)) / (size_at(high) - size_at(low))
         guess = min(max(low + int(share * (high - low)), low + 1), high - 1)
@@ -131,7 +134,7 @@ def largest(size_at: Callable[[int], int], limit: int, start: int, most: int) ->
             high = guess
             continue
         low = guess
-        # Where growth is a straight line, the next number is already too large.
+        # Where growth is a straight line, a little more is already too much.
         after = min(guess + max(1, guess // 100), high)
         if after < high:
             low, high = (after, high) if size_at(after) <= limit else (low, after)

@@ -1,4 +1,4 @@
-"""`--report speed`: how fast a training step is here, where its time goes, and what a token costs as rows get longer."""
+"""`--report speed`: how fast a training step is here, where its time goes, what a token costs as rows get longer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -115,7 +116,7 @@ def decode_cost(model: TimedModel, engine: RolloutEngine, prompts: list[list[int
     for _ in engine.stream(prompts, on_token=on_token):
         pass
     # The first two hold the prefill and a first call's extra work.
-    steps = [after - before for before, after in zip(times, times[1:], strict=False)][2:]
+    steps = [after - before for before, after in pairwise(times)][2:]
     size = max(1, -(-len(steps) // BINS))
     return [
         {"tokens": 2 + min(start + size, len(steps)), "ms": 1000 * statistics.median(steps[start : start + size])}

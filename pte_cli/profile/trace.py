@@ -20,9 +20,9 @@ TOP = 15
 
 
 def trace_report(arm: Arm, budget: int | None, setting: Setting, folder: Path) -> dict[str, Any]:
-    """Writes `trace.json`, and `memory.pickle` (for pytorch.org/memory_viz) on CUDA, to `folder`; says what took long.
+    """Writes `perfetto.json`, and on CUDA `memory.pickle` (for pytorch.org/memory_viz), to `folder`.
 
-    Loads the model and trains it one step; `rollout`, `replay` and `update` are ranges in the trace.
+    Says which operators took long. Loads the model and trains it one step; `rollout`, `replay` and `update` are ranges in the trace.
     """
     model = BoundedModel(adapted_model(arm.config), gradient_checkpointing=arm.config.train.gradient_checkpointing)
     policy = build_policy(arm.config)
@@ -40,7 +40,7 @@ def trace_report(arm: Arm, budget: int | None, setting: Setting, folder: Path) -
             replay_all(model, traces, policy, setting)
         with record_function("update"):
             optimizer.step()
-    files = {"trace": str(folder / "trace.json")}
+    files = {"trace": str(folder / "perfetto.json")}
     folder.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(files["trace"])
     if cuda:
