@@ -12,12 +12,10 @@ import time
 from dataclasses import replace
 
 import torch
-from transformers import AutoConfig
 
 from pte_cli.checks import check_config
 from pte_cli.config import load_config
 from pte_cli.model.presets import PRESETS
-from pte_cli.model.shapes import model_shape
 from pte_cli.model.source import describe_model
 from pte_cli.profile.arms import arms_of
 from pte_cli.profile.flops import step_flops
@@ -38,10 +36,8 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=256)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        f"{args.rows} rows, prompt {args.prompt}, {args.tokens} tokens; peaks in GiB; attention of one sequence's replay "
-        "in TFLOP"
-    )
+    print(f"{args.rows} rows, prompt {args.prompt}, {args.tokens} tokens; peaks in GiB")
+    print("attention of one sequence's replay in TFLOP")
     names = (
         f"{'model':28} {'checkpointing':13} {'budget':>6} {'rollout':>8} {'replay':>8} {'update':>8} {'peak':>8} "
         f"{'ratio':>6} {f'at {args.far}':>9} {'growth':>7} {'needed':>7} {'ratio':>6} {'executed':>8} {'ratio':>6} "
@@ -63,8 +59,6 @@ def compare(name: str, checkpointing: bool, args: argparse.Namespace) -> None:
     }
     config = check_config(load_config(env={}, flags=flags), dry_run=True, asks_task=False)
     model = describe_model(config.model)
-    stated = {key: value for key, value in model.items() if key != "model_type"}
-    shape = model_shape(AutoConfig.for_model(model["model_type"], **stated).to_dict())
     full, _, pte = arms_of(config)
     first = None
     for arm, budget in [(full, None), *((pte, budget) for budget in args.budget)]:
@@ -73,7 +67,7 @@ def compare(name: str, checkpointing: bool, args: argparse.Namespace) -> None:
         predictor = Predictor(arm.config, model)
         prediction = predictor.predict(setting)
         peak = prediction.peak.total
-        attention = step_flops(arm, model, shape, setting)
+        attention = step_flops(arm, model, setting)
         needed = attention["attention"]["needed_in_replay"] / args.rows
         executed = attention["phases"]["replay"]["attention"] / args.rows
         first = first or (peak, needed, executed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,9 +29,7 @@ from pte_cli.model.presets import PREFIX
 from pte_cli.model.source import check_trainable, describe_model
 
 if TYPE_CHECKING:
-    from pte_cli.profile.arms import Arm
-    from pte_cli.profile.memory import MemoryQuestion
-    from pte_cli.profile.step import Setting
+    from pte_cli.profile.arms import Question
 
 REPORTS = ("memory", "speed", "flops", "trace")
 GRADIENTS = ("truncated", "exact")
@@ -134,56 +131,39 @@ def profile(
 
         check_plots()
 
-    from pte_cli.profile.arms import arms_of
-    from pte_cli.profile.memory import MemoryQuestion
+    from pte_cli.profile.arms import Question, arms_of
 
-    question = MemoryQuestion(
+    question = Question(
         arms=arms_of(config),
         lengths=sorted(set(length or LENGTHS)),
         budgets=sorted(set(budget or [config.evict.budget])),
         rows=rows,
         prompt=prompt,
         gradient=gradient,
-        memory=limit,
-        measure=measure and not is_preset,
         accelerator=on_accelerator(config),
     )
-    settings = question.settings()
-    check_settings(settings)
+    check_windows(question)
     with ui.only_results_on_stdout():
-        found = make_report(report, question, settings, described, out)
+        if report == "memory":
+            from pte_cli.profile.memory import memory_report
+
+            found = memory_report(
+                question, described, measure=measure and not is_preset, memory=limit, tell=ui.err().print
+            )
+        elif report == "flops":
+            from pte_cli.profile.flops import flops_report
+
+            found = flops_report(question, described)
+        elif report == "speed":
+            from pte_cli.profile.speed import speed_report
+
+            found = speed_report(question, ui.err().print)
+        else:
+            from pte_cli.profile.trace import trace_report
+
+            found = trace_report(question, out)
     found = {"model": config.model.name, "settings": describe(config, question), **found}
     show(found, out, json)
-
-
-def make_report(
-    report: str,
-    question: MemoryQuestion,
-    settings: list[tuple[Arm, int | None, Setting]],
-    described: Mapping[str, Any],
-    out: Path | None,
-) -> dict[str, Any]:
-    """The report as JSON; says on stderr what is being worked on."""
-
-    def tell(what: str) -> None:
-        ui.err().print(what, soft_wrap=True)
-
-    if report == "memory":
-        from pte_cli.profile.memory import memory_report
-
-        return memory_report(question, described, tell)
-    if report == "flops":
-        from pte_cli.profile.flops import flops_report
-
-        return flops_report(described, settings, question.lengths)
-    if report == "speed":
-        from pte_cli.profile.speed import speed_report
-
-        return speed_report(settings, question.lengths, tell)
-    from pte_cli.profile.trace import trace_report
-
-    # One arm: the one that was asked for, which comes last.
-    return trace_report(*settings[-1], out)
 
 
 def show(found: dict[str, Any], out: Path | None, json: bool) -> None:
@@ -211,7 +191,7 @@ def show(found: dict[str, Any], out: Path | None, json: bool) -> None:
         ui.err().print(f"{kind}: {path}", soft_wrap=True)
 
 
-def describe(config: RunConfig, question: MemoryQuestion) -> str:
+def describe(config: RunConfig, question: Question) -> str:
     """One line that says what is profiled."""
     checkpointing = ", gradient checkpointing" if config.train.gradient_checkpointing else ""
     return (
@@ -262,15 +242,15 @@ def check_describable(config: RunConfig) -> dict[str, Any]:
     return described
 
 
-def check_settings(settings: list[tuple[Arm, int | None, Setting]]) -> None:
+def check_windows(question: Question) -> None:
     """UsageError for a budget that the prompt leaves no window in."""
     from pte_cli.api import pinned_length
     from pte_cli.budget import window
     from pte_cli.rollout.prepare import build_policy
 
-    for arm, budget, setting in settings:
-        if budget is not None:
-            window(budget, setting.prompt, pinned_length(build_policy(arm.config), setting.prompt))
+    for curve in question.curves():
+        if curve.budget is not None:
+            window(curve.budget, question.prompt, pinned_length(build_policy(curve.arm.config), question.prompt))
 
 
 def on_accelerator(config: RunConfig) -> bool:

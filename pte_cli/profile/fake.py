@@ -17,12 +17,13 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from pte_cli.config import RunConfig
 from pte_cli.model.adapter import add_adapter
 from pte_cli.profile.live import LiveBytes
 from pte_cli.profile.profiled import ProfiledModel
+from pte_cli.profile.sizes import full_config
 from pte_cli.rollout.cache import BoundedCache
 
 
@@ -86,12 +87,8 @@ class FakeModel(ProfiledModel):
 
 def skeleton(config: RunConfig, model: Mapping[str, Any]) -> PeftModel:
     """The model with the config.json `model` and the adapter of `config`, on the meta device: sizes without storage."""
-    # A config.json may leave out what its class has as a default.
-    stated = {name: value for name, value in model.items() if name not in ("model_type", "source", "dtype")}
     with torch.device("meta"):
-        base = AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(model["model_type"], **stated), dtype=getattr(torch, config.model.dtype)
-        )
+        base = AutoModelForCausalLM.from_config(full_config(model), dtype=getattr(torch, config.model.dtype))
         base.requires_grad_(False)
         return add_adapter(
             base.eval(),

@@ -8,18 +8,17 @@ all slots that the engine multiplies with, and `needed`, over those alone that h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from transformers import AutoConfig
-
 from pte_cli.api import pinned_length
 from pte_cli.config import RunConfig
-from pte_cli.model.shapes import ModelShape, linears, model_shape
-from pte_cli.profile.arms import Arm
+from pte_cli.model.shapes import ModelShape, linears
+from pte_cli.profile.arms import Arm, Question
 from pte_cli.profile.encoder_flops import EncoderFlops, encoder_flops
+from pte_cli.profile.sizes import full_shape
 from pte_cli.profile.step import Setting
 from pte_cli.rollout.prepare import build_policy
 from pte_cli.rollout.trace import eviction_schedule
@@ -82,27 +81,19 @@ class Lengths:
         return cls(prompt, rounds, bound.tokens or prompt + setting.length, visible)
 
 
-def flops_report(
-    model: Mapping[str, Any],
-    settings: Sequence[tuple[Arm, int | None, Setting]],
-    lengths: Sequence[int],
-) -> dict[str, Any]:
+def flops_report(question: Question, model: Mapping[str, Any]) -> dict[str, Any]:
     """The report as JSON: `steps`, one for each arm, budget and length. model: the model's config.json."""
-    stated = {name: value for name, value in model.items() if name != "model_type"}
-    shape = model_shape(AutoConfig.for_model(model["model_type"], **stated).to_dict())
-    steps = []
-    for arm, budget, shortest in settings:
-        for length in sorted(lengths):
-            setting = replace(shortest, length=length)
-            steps.append(
-                {"arm": arm.name, "budget": budget, "length": length, **step_flops(arm, model, shape, setting)}
-            )
-    first = settings[0][2]
-    return {"report": "flops", "rows": first.rows, "prompt": first.prompt, "steps": steps}
+    steps = [
+        {**curve.head(step), **step_flops(curve.arm, model, step)}
+        for curve in question.curves()
+        for step in curve.steps
+    ]
+    return {**question.head("flops"), "steps": steps}
 
 
-def step_flops(arm: Arm, model: Mapping[str, Any], shape: ModelShape, setting: Setting) -> dict[str, Any]:
+def step_flops(arm: Arm, model: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     """FLOPs of one step of all its rows: `phases` by part, their `total`, and attention `executed` and `needed`."""
+    shape = full_shape(model)
     lengths = Lengths.of(setting, pinned_length(build_policy(arm.config), setting.prompt))
     encoder = encoder_flops(arm.config, model, setting.rows, _count(lengths), exact=setting.gradient == "exact")
     token = PerToken.of(shape, arm.config, cored=encoder.cored)

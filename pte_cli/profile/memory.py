@@ -2,80 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from pte_cli.profile.arms import Arm
+from pte_cli.profile.arms import Question
 from pte_cli.profile.live import Peak
 from pte_cli.profile.measure import Measurement, measure_step
 from pte_cli.profile.predict import Prediction, Predictor, largest
-from pte_cli.profile.step import Gradient, Setting
-from pte_cli.rollout.engine import Budget
+from pte_cli.profile.step import Setting
 
 MOST_TOKENS, MOST_ROWS = 2**20, 2**14
 
 
-@dataclass(frozen=True)
-class MemoryQuestion:
-    """Which steps to predict. lengths: sampled tokens; memory: bytes of the machine they should fit, or None.
-
-    measure: also train each step, where the model is one that can be loaded. accelerator: predict for one.
-    """
-
-    arms: Sequence[Arm]
-    lengths: Sequence[int]
-    budgets: Sequence[int]
-    rows: int
-    prompt: int
-    gradient: Gradient = "truncated"
-    memory: int | None = None
-    measure: bool = True
-    accelerator: bool = False
-
-    def settings(self) -> list[tuple[Arm, int | None, Setting]]:
-        """(arm, budget, step at the shortest length), one for each curve."""
-        return [(arm, budget, self.setting(arm, budget)) for arm in self.arms for budget in self._budgets(arm)]
-
-    def setting(self, arm: Arm, budget: int | None) -> Setting:
-        """The step of one curve at the shortest length."""
-        config = arm.config
-        # AdamW updates all parameters of an accelerator at once, one after the other on a CPU.
-        foreach = True if self.accelerator else None
-        bound, micro_batch = Budget(budget, config.evict.frac), config.train.micro_batch
-        return Setting(self.rows, self.prompt, min(self.lengths), bound, self.gradient, micro_batch, foreach)
-
-    def _budgets(self, arm: Arm) -> Sequence[int | None]:
-        return self.budgets if arm.bounded else (None,)
-
-
 def memory_report(
-    question: MemoryQuestion, model: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None
+    question: Question,
+    model: Mapping[str, Any],
+    *,
+    measure: bool,
+    memory: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The report as JSON: `steps`, one for each arm, budget and length, and `fits` where a memory is given.
 
-    model: the model's config.json. tell: what is being worked on.
+    model: the model's config.json. measure: also train each step. memory: bytes of the machine that it should fit.
+    tell: what is being worked on.
     """
     steps, fits = [], []
-    for arm, budget, shortest in question.settings():
-        predictor = Predictor(arm.config, model)
-        for length in sorted(question.lengths):
-            setting = replace(shortest, length=length)
-            bound = "full cache" if budget is None else f"budget {budget}"
-            tell(f"{arm.name}, {bound}, {length} tokens: predict")
-            predicted, measured = predictor.predict(setting), None
-            if question.measure:
-                tell(f"{arm.name}, {bound}, {length} tokens: measure")
-                measured = measure_step(arm.config, setting)
-            steps.append({"arm": arm.name, "budget": budget, "length": length, **_step(predicted, measured)})
-        if question.memory is not None:
-            tell(f"{arm.name}, {bound}: what fits")
-            longest = replace(shortest, length=max(question.lengths))
-            fits.append({"arm": arm.name, "budget": budget, **what_fits(predictor, longest, question.memory)})
-    report: dict[str, Any] = {"report": "memory", "rows": question.rows, "prompt": question.prompt, "steps": steps}
-    if question.memory is not None:
-        report |= {"memory": question.memory, "fits": fits}
-    return report
+    for curve in question.curves():
+        predictor = Predictor(curve.arm.config, model)
+        for step in curve.steps:
+            tell(f"{curve}, {step.length} tokens: predict")
+            predicted, measured = predictor.predict(step), None
+            if measure:
+                tell(f"{curve}, {step.length} tokens: measure")
+                measured = measure_step(curve.arm.config, step)
+            steps.append({**curve.head(step), **_step(predicted, measured)})
+        if memory is not None:
+            tell(f"{curve}: what fits")
+            found = what_fits(predictor, curve.steps[-1], memory)
+            fits.append({"arm": curve.arm.name, "budget": curve.budget, **found})
+    report = {**question.head("memory"), "steps": steps}
+    return report if memory is None else {**report, "memory": memory, "fits": fits}
 
 
 def what_fits(predictor: Predictor, setting: Setting, memory: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from pte_cli.api import EncoderShape
 from pte_cli.config import RunConfig
@@ -28,9 +28,7 @@ def run_sizes(config: RunConfig, model: Mapping[str, Any]) -> dict[str, Any]:
 
     Bytes of the cache are of one sequence. UsageError for target modules that the model does not have.
     """
-    # A config.json may leave out what its class has as a default.
-    stated = {name: value for name, value in model.items() if name != "model_type"}
-    shape = model_shape(AutoConfig.for_model(model["model_type"], **stated).to_dict())
+    shape = full_shape(model)
     unknown = set(config.adapter.target_modules) - set(linears(shape))
     if unknown:
         name = sorted(unknown)[0]
@@ -51,6 +49,17 @@ def run_sizes(config: RunConfig, model: Mapping[str, Any]) -> dict[str, Any]:
             f"cache per sequence at budget {config.evict.budget}": per_token * config.evict.budget,
         },
     }
+
+
+def full_config(model: Mapping[str, Any]) -> PretrainedConfig:
+    """The configuration a config.json describes; it may leave out what its class has as a default."""
+    stated = {name: value for name, value in model.items() if name not in ("model_type", "source")}
+    return AutoConfig.for_model(model["model_type"], **stated)
+
+
+def full_shape(model: Mapping[str, Any]) -> ModelShape:
+    """The sizes a config.json describes."""
+    return model_shape(full_config(model).to_dict())
 
 
 def encoder_parameters(config: RunConfig, shape: ModelShape) -> int:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pte_cli.api import Evicted, State
-from pte_cli.profile.arms import Arm
+from pte_cli.profile.arms import Arm, Question
 from pte_cli.profile.measure import adapted_model
 from pte_cli.profile.step import Setting, replay_all
 from pte_cli.rollout.bounded_model import BoundedModel
@@ -59,27 +58,14 @@ class TimedModel(BoundedModel):
             return super().cores(state)
 
 
-def speed_report(
-    settings: Sequence[tuple[Arm, int | None, Setting]],
-    lengths: Sequence[int],
-    tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
+def speed_report(question: Question, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The report as JSON: `steps`, one for each arm, budget and length. Loads the model and trains it one step each."""
     steps = []
-    for arm, budget, shortest in settings:
-        bound = "full cache" if budget is None else f"budget {budget}"
-        for length in sorted(lengths):
-            tell(f"{arm.name}, {bound}, {length} tokens")
-            step = step_speed(arm, replace(shortest, length=length))
-            steps.append({"arm": arm.name, "budget": budget, "length": length, **step})
-    first = settings[0][2]
-    return {
-        "report": "speed",
-        "rows": first.rows,
-        "prompt": first.prompt,
-        "threads": torch.get_num_threads(),
-        "steps": steps,
-    }
+    for curve in question.curves():
+        for step in curve.steps:
+            tell(f"{curve}, {step.length} tokens")
+            steps.append({**curve.head(step), **step_speed(curve.arm, step)})
+    return {**question.head("speed"), "threads": torch.get_num_threads(), "steps": steps}
 
 
 def step_speed(arm: Arm, setting: Setting) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pte_cli.profile.arms import Arm
+from pte_cli.profile.arms import Question
 from pte_cli.profile.measure import adapted_model
-from pte_cli.profile.step import PHASES, Setting, replay_all
+from pte_cli.profile.step import PHASES, replay_all
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.engine import RolloutEngine
 from pte_cli.rollout.prepare import build_policy
@@ -19,11 +19,14 @@ from pte_cli.rollout.sampling import Sampling
 TOP = 15
 
 
-def trace_report(arm: Arm, budget: int | None, setting: Setting, folder: Path) -> dict[str, Any]:
+def trace_report(question: Question, folder: Path) -> dict[str, Any]:
     """Writes `perfetto.json`, and on CUDA `memory.pickle` (for pytorch.org/memory_viz), to `folder`.
 
-    Says which operators took long. Loads the model and trains it one step; `rollout`, `replay` and `update` are ranges in the trace.
+    Of the last arm's shortest step. Says which operators took long. Loads the model and trains it; `rollout`, `replay`
+    and `update` are ranges in the trace.
     """
+    curve = list(question.curves())[-1]
+    arm, setting = curve.arm, curve.steps[0]
     model = BoundedModel(adapted_model(arm.config), gradient_checkpointing=arm.config.train.gradient_checkpointing)
     policy = build_policy(arm.config)
     trained = [parameter for parameter in model.model.parameters() if parameter.requires_grad]
@@ -52,12 +55,8 @@ def trace_report(arm: Arm, budget: int | None, setting: Setting, folder: Path) -
         key=lambda event: -(event.self_device_time_total if cuda else event.self_cpu_time_total),
     )
     return {
-        "report": "trace",
-        "arm": arm.name,
-        "budget": budget,
-        "length": setting.length,
-        "rows": setting.rows,
-        "prompt": setting.prompt,
+        **question.head("trace"),
+        **curve.head(setting),
         "files": files,
         "operators": [
             {
