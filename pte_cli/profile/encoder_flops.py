@@ -70,7 +70,7 @@ def _counted(step: Callable[[], list[torch.Tensor]], *, backward: bool) -> int:
 
 def _evicted(bounded: FakeModel, rows: int, count: int, exact: bool) -> Evicted:
     sizes = encoder_shape(bounded.causal.config, rank=0)
-    keys = torch.zeros(sizes.layers, rows, sizes.kv_heads, count, sizes.head_dim, dtype=bounded.dtype)
-    keys.requires_grad_(exact)
+    size = (sizes.layers, rows, sizes.kv_heads, count, sizes.head_dim)
+    keys, values = (torch.zeros(size, dtype=bounded.dtype, requires_grad=exact) for _ in range(2))
     positions = torch.zeros(1, rows, 1, count, dtype=torch.int64)
-    return Evicted(keys, torch.zeros_like(keys), positions, torch.ones(rows, count, dtype=torch.bool))
+    return Evicted(keys, values, positions, torch.ones(rows, count, dtype=torch.bool))

@@ -168,9 +168,12 @@ def replay_flops(
     found = Counter({name: count * rows for name, count in passes.items()})
     found["head"] = 2 * shape.hidden * shape.vocab * rows * head
     found["encoder"] = (
-        encoder.init + encoder.init_linked + (encoder.absorb + encoder.absorb_linked) * evictions
+        encoder.init
+        + encoder.init_linked
+        + (encoder.absorb + encoder.absorb_linked) * evictions
         + encoder.cores_linked * rounds
-    )  # fmt: skip
+        + (encoder.cores * evictions if setting.gradient == "exact" else 0)
+    )
     return found
 
 
