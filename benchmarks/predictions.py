@@ -29,6 +29,7 @@ GIB, TERA = 2**30, 1e12
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", default=list(PRESETS))
+    parser.add_argument("--checkpointing", nargs="+", choices=("no", "yes"), default=["no", "yes"])
     parser.add_argument("--budget", type=int, nargs="+", default=[768, 1024])
     parser.add_argument("--tokens", type=int, default=3072)
     parser.add_argument("--far", type=int, default=65536)
@@ -45,17 +46,17 @@ def main() -> None:
     )
     print(names, flush=True)
     for name in args.model:
-        for checkpointing in (False, True):
+        for checkpointing in args.checkpointing:
             compare(name, checkpointing, args)
 
 
-def compare(name: str, checkpointing: bool, args: argparse.Namespace) -> None:
+def compare(name: str, checkpointing: str, args: argparse.Namespace) -> None:
     """Print the rows of one model."""
     flags = {
         "model.name": f"preset:{name}",
         "model.dtype": "bfloat16",
         "evict.budget": min(args.budget),
-        "train.gradient_checkpointing": checkpointing,
+        "train.gradient_checkpointing": checkpointing == "yes",
     }
     config = check_config(load_config(env={}, flags=flags), dry_run=True, asks_task=False)
     model = describe_model(config.model)
@@ -77,7 +78,7 @@ def compare(name: str, checkpointing: bool, args: argparse.Namespace) -> None:
             far, growth = f"{distant / GIB:.2f}", f"{distant / peak:.3f}"
         phases = " ".join(f"{found.total / GIB:8.2f}" for found in prediction.peaks.values())
         print(
-            f"{name:28} {'yes' if checkpointing else 'no':13} {budget or 'full':>6} {phases} {peak / GIB:8.2f} "
+            f"{name:28} {checkpointing:13} {budget or 'full':>6} {phases} {peak / GIB:8.2f} "
             f"{peak / first[0]:6.3f} {far:>9} {growth:>7} {needed / TERA:7.2f} {needed / first[1]:6.3f} "
             f"{executed / TERA:8.2f} {executed / first[2]:6.3f} {time.process_time() - start:6.0f}",
             flush=True,

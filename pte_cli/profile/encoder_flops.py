@@ -1,10 +1,9 @@
-"""FLOPs of an encoder's own steps, counted by torch on fake tensors, whatever plugin it comes from."""
+"""FLOPs of an encoder's own steps, counted by torch without storage, whatever plugin it comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from pte_cli.api import Evicted
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
-from pte_cli.model.adapter import encoder_shape
-from pte_cli.profile.fake import FakeModel, faked, skeleton
+from pte_cli.model.shapes import ModelShape
+from pte_cli.profile.sizes import bare_encoder
 from pte_cli.rollout.bounded_model import NLL_GRADIENT
 
 
@@ -31,33 +30,30 @@ class EncoderFlops:
     cores_linked: int = 0
 
 
-def encoder_flops(config: RunConfig, model: Mapping[str, Any], rows: int, count: int, *, exact: bool) -> EncoderFlops:
+def encoder_flops(config: RunConfig, shape: ModelShape, rows: int, count: int, *, exact: bool) -> EncoderFlops:
     """Of the encoder `config` names with `rows` rows that lose `count` tokens at an eviction; exact: gradients reach
     those tokens' keys and values.
 
     UsageError for one that learns from the likelihood of what is evicted: that takes passes of the whole model.
     """
-    bare = skeleton(config, model)
-    with faked(bare, 1) as live:
-        bounded = FakeModel(bare, live)
-        if NLL_GRADIENT in getattr(bounded.encoder, "needs", frozenset()):
-            raise UsageError(
-                f"encoder.name = {config.encoder.name!r}: with these options it reads evicted tokens again, which "
-                "--report flops does not count; choose another objective"
-            )
-        before = {name: tensor.detach().requires_grad_() for name, tensor in bounded.init_state(rows).items()}
-        if not before:
-            return EncoderFlops()
-        evicted = _evicted(bounded, rows, count, exact)
-        steps: dict[str, Callable[[], list[torch.Tensor]]] = {
-            "init": lambda: list(bounded.init_state(rows).values()),
-            "absorb": lambda: list(bounded.absorb(before, evicted).values()),
-            "cores": lambda: [core for core in bounded.cores(before) if core is not None],
-        }
-        found = {name: _counted(step, backward=False) for name, step in steps.items()}
-        linked = {f"{name}_linked": _counted(step, backward=True) for name, step in steps.items()}
-        cored = any(core is not None for core in bounded.cores(before))
-    return EncoderFlops(cored, **found, **linked)
+    encoder = bare_encoder(config, shape)
+    if NLL_GRADIENT in getattr(encoder, "needs", frozenset()):
+        raise UsageError(
+            f"encoder.name = {config.encoder.name!r}: with these options it reads evicted tokens again, which "
+            "--report flops does not count; choose another objective"
+        )
+    before = {name: tensor.detach().requires_grad_() for name, tensor in encoder.init(rows).items()}
+    if not before:
+        return EncoderFlops()
+    evicted = _evicted(shape, rows, count, exact)
+    steps: dict[str, Callable[[], list[torch.Tensor]]] = {
+        "init": lambda: list(encoder.init(rows).values()),
+        "absorb": lambda: list(encoder.absorb(before, evicted).values()),
+        "cores": lambda: [encoder.core(before, layer) for layer in range(shape.layers)],
+    }
+    found = {name: _counted(step, backward=False) for name, step in steps.items()}
+    linked = {f"{name}_linked": _counted(step, backward=True) for name, step in steps.items()}
+    return EncoderFlops(True, **found, **linked)
 
 
 def _counted(step: Callable[[], list[torch.Tensor]], *, backward: bool) -> int:
@@ -68,9 +64,9 @@ def _counted(step: Callable[[], list[torch.Tensor]], *, backward: bool) -> int:
     return counter.get_total_flops()
 
 
-def _evicted(bounded: FakeModel, rows: int, count: int, exact: bool) -> Evicted:
-    sizes = encoder_shape(bounded.causal.config, rank=0)
-    size = (sizes.layers, rows, sizes.kv_heads, count, sizes.head_dim)
-    keys, values = (torch.zeros(size, dtype=bounded.dtype, requires_grad=exact) for _ in range(2))
-    positions = torch.zeros(1, rows, 1, count, dtype=torch.int64)
-    return Evicted(keys, values, positions, torch.ones(rows, count, dtype=torch.bool))
+def _evicted(shape: ModelShape, rows: int, count: int, exact: bool) -> Evicted:
+    with torch.device("meta"):
+        size = (shape.layers, rows, shape.kv_heads, count, shape.head_dim)
+        keys, values = (torch.zeros(size, requires_grad=exact) for _ in range(2))
+        positions = torch.zeros(1, rows, 1, count, dtype=torch.int64)
+        return Evicted(keys, values, positions, torch.ones(rows, count, dtype=torch.bool))

@@ -95,7 +95,7 @@ def step_flops(arm: Arm, model: Mapping[str, Any], setting: Setting) -> dict[str
     """FLOPs of one step of all its rows: `phases` by part, their `total`, and attention `executed` and `needed`."""
     shape = full_shape(model)
     lengths = Lengths.of(setting, pinned_length(build_policy(arm.config), setting.prompt))
-    encoder = encoder_flops(arm.config, model, setting.rows, _count(lengths), exact=setting.gradient == "exact")
+    encoder = encoder_flops(arm.config, shape, setting.rows, _count(lengths), exact=setting.gradient == "exact")
     token = PerToken.of(shape, arm.config, cored=encoder.cored)
     rollout = rollout_flops(shape, token, lengths, encoder, setting)
     replay = replay_flops(shape, token, lengths, encoder, setting, arm.config.train.gradient_checkpointing)

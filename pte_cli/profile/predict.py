@@ -16,8 +16,8 @@ from pte_cli.rollout.engine import RolloutEngine
 from pte_cli.rollout.prepare import build_policy
 from pte_cli.rollout.trace import Trace
 
-ROUNDS = 3
-"""The shortest step that stands for longer ones: its last rounds begin with a full cache and encoder state."""
+ROUNDS = 2
+"""The shortest step that stands for longer ones: its last round begins with what an eviction left."""
 SAME = 1e-4
 """Share of the peak by which growth per round may change and still count as constant."""
 MOST_ROUNDS = 400

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PretrainedConfig
 
-from pte_cli.api import EncoderShape
+from pte_cli.api import Encoder, EncoderShape
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.model.shapes import (
@@ -64,9 +64,13 @@ def full_shape(model: Mapping[str, Any]) -> ModelShape:
 
 def encoder_parameters(config: RunConfig, shape: ModelShape) -> int:
     """Parameters of the encoder that `config` names for a model of this shape, counted without their storage."""
+    return sum(parameter.numel() for parameter in bare_encoder(config, shape).parameters())
+
+
+def bare_encoder(config: RunConfig, shape: ModelShape) -> Encoder:
+    """The encoder that `config` names for a model of this shape, on the meta device: without storage."""
     spec = load_registry().encoder(config.encoder.name)
     options = check_options("encoder.options", spec, config.encoder.options)
     sizes = EncoderShape(shape.layers, shape.hidden, shape.kv_heads, shape.head_dim, config.adapter.rank)
     with torch.device("meta"):
-        encoder = spec.build(options, sizes)
-    return sum(parameter.numel() for parameter in encoder.parameters())
+        return spec.build(options, sizes)

@@ -10,11 +10,11 @@ import pytest
 from running import pte
 
 STEP = ("--length", "24", "--budget", "20", "--rows", "2", "--prompt", "8", "--rank", "4")
-STEP = (*STEP, "--set", "encoder.global_tokens=4")
+STEP_PTE = (*STEP, "--set", "encoder.global_tokens=4")
 
 
 def test_memory_as_json(tmp_path):
-    done = pte("profile", *STEP, "--memory", "64MiB", "--json", cwd=tmp_path)
+    done = pte("profile", *STEP_PTE, "--memory", "64MiB", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["report"], report["model"], report["memory"]) == ("memory", "tiny", 64 * 2**20)

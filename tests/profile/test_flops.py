@@ -23,7 +23,13 @@ def config_of(*sets):
 
 @pytest.mark.parametrize(
     ("index", "gradient", "checkpointing"),
-    [(0, "truncated", False), (1, "exact", False), (2, "truncated", False), (2, "exact", False), (2, "truncated", True)],
+    [
+        (0, "truncated", False),
+        (1, "exact", False),
+        (2, "truncated", False),
+        (2, "exact", False),
+        (2, "truncated", True),
+    ],
 )
 def test_as_torch_counts(index, gradient, checkpointing):
     """Whole numbers, all alike; with checkpointing torch spares the last product of each layer."""
@@ -47,7 +53,7 @@ def test_as_torch_counts(index, gradient, checkpointing):
 
 
 def test_the_papers_attention_with_the_full_cache():
-    """arXiv 2602.16839: 7.4 TFLOPs for 3,072 tokens of an 8B model; 32 layers, 32 heads of 128, forward and backward."""
+    """arXiv 2602.16839: 7.4 TFLOPs for 3,072 tokens of an 8B model, 32 layers with 32 heads of 128, in training."""
     config = config_of("model.name=preset:deepseek-r1-distill-llama-8b")
     full = arms_of(config)[0]
     counted = step_flops(full, describe_model(config.model), Setting(1, 1, 3072, Budget(None)))

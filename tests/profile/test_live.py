@@ -29,13 +29,13 @@ def test_parts_by_label_shape_and_relabelling():
 
 def test_a_new_phase_starts_from_what_is_alive():
     with LiveBytes() as live:
-        kept = torch.zeros(100)
-        del kept
+        torch.zeros(100)
         kept = torch.zeros(50)
         live.restart()
         assert live.peak == 200
         torch.zeros(25)
         assert live.peak == 300
+        del kept
 
 
 def test_what_a_span_saw_can_happen_again():
