@@ -108,7 +108,7 @@ def profile(
         "encoder.name": encoder,
         "evict.policy": evict,
         "evict.frac": frac,
-        "evict.budget": max(budget) if budget else None,
+        "evict.budget": min(budget) if budget else None,
     }
     check_choice("--report", report, REPORTS)
     check_choice("--gradient", gradient, GRADIENTS)
