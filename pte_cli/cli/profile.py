@@ -116,8 +116,7 @@ def profile(
     for count in length or ():
         if count < 2:
             raise UsageError(f"--length {count}: a completion needs at least 2 tokens")
-    is_preset = (model or "").startswith(PREFIX)
-    defaults = {"model.dtype": "bfloat16"} if is_preset else None
+    defaults = {"model.dtype": "bfloat16"} if (model or "").startswith(PREFIX) else None
     config = configure(file, flags, sets, defaults=defaults, dry_run=True, asks_task=False)
     if report in ("speed", "trace"):
         check_has_weights(config, report)
@@ -148,7 +147,7 @@ def profile(
             from pte_cli.profile.memory import memory_report
 
             found = memory_report(
-                question, described, measure=measure and not is_preset, memory=limit, tell=ui.err().print
+                question, described, measure=measure and not weightless(config), memory=limit, tell=ui.err().print
             )
         elif report == "flops":
             from pte_cli.profile.flops import flops_report
@@ -200,6 +199,11 @@ def describe(config: RunConfig, question: Question) -> str:
     )
 
 
+def weightless(config: RunConfig) -> bool:
+    """Whether the model is a preset, which has sizes but no weights."""
+    return config.model.name.startswith(PREFIX)
+
+
 def check_choice(option: str, given: str, known: tuple[str, ...]) -> None:
     """UsageError for a value that is none of `known`."""
     if given not in known:
@@ -217,7 +221,7 @@ def parse_size(text: str) -> int:
 
 def check_has_weights(config: RunConfig, report: str) -> None:
     """UsageError for a preset, with which nothing can be run."""
-    if config.model.name.startswith(PREFIX):
+    if weightless(config):
         raise UsageError(
             f"--report {report}: runs the model, and {config.model.name!r} has no weights; "
             "use a folder with its safetensors, or --report memory or flops"
@@ -257,7 +261,7 @@ def on_accelerator(config: RunConfig) -> bool:
     """Whether training would run on an accelerator; a preset's would."""
     if config.model.device != "auto":
         return config.model.device != "cpu"
-    if config.model.name.startswith(PREFIX):
+    if weightless(config):
         return True
     import torch
 

@@ -125,8 +125,8 @@ def test_few_questions_where_growth_is_a_straight_line():
 @pytest.mark.slow
 def test_smollm2(smollm2):
     """Predicted from the GGUF's header, measured on its weights."""
-    config, model = arm(PTE, model__name=str(smollm2), model__device="cpu", evict__budget=64)
-    setting = Setting(2, 16, 100, Budget(64, 0.5))
+    config, model = arm(PTE, model__name=str(smollm2), model__device="cpu")
+    setting = Setting(2, 16, 60, Budget(48, 0.5))
     predicted, measured = Predictor(config, model).predict(setting), measure_step(config, setting)
     for phase in PHASES:
         assert predicted.peaks[phase].total == pytest.approx(measured.peaks[phase].total, rel=0.05), phase
