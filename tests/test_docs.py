@@ -146,7 +146,7 @@ def test_pte_commands_are_spelt_right(file, tmp_path):
                 command = [*words[1:], "--dry-run"]
             elif "--grade" in words:
                 command = words[1:]
-            elif words[:2] in (["pte", "eval"], ["pte", "generate"]):
+            elif words[:2] in (["pte", "eval"], ["pte", "generate"], ["pte", "profile"]):
                 command = [*words[1:], "--budget", "1"]
             elif words[:2] == ["pte", "export"] or (words[:2] == ["pte", "plugins"] and words[2] != "check"):
                 command = words[1:]

@@ -15,6 +15,7 @@ from pte_cli.cli.eval import evaluate
 from pte_cli.cli.export import export_run
 from pte_cli.cli.generate import generate
 from pte_cli.cli.plugins import plugins
+from pte_cli.cli.profile import profile
 from pte_cli.cli.sweep import sweep
 from pte_cli.cli.train import train
 from pte_cli.errors import PteError
@@ -31,6 +32,7 @@ app.command("eval")(evaluate)
 app.command("generate")(generate)
 app.command("export")(export_run)
 app.command("sweep")(sweep)
+app.command("profile")(profile)
 app.add_typer(plugins)
 
 

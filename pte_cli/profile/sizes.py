@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, PretrainedConfig
 
-from pte_cli.api import EncoderShape
+from pte_cli.api import Encoder, EncoderShape
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.model.shapes import (
@@ -28,9 +28,7 @@ def run_sizes(config: RunConfig, model: Mapping[str, Any]) -> dict[str, Any]:
 
     Bytes of the cache are of one sequence. UsageError for target modules that the model does not have.
     """
-    # A config.json may leave out what its class has as a default.
-    stated = {name: value for name, value in model.items() if name != "model_type"}
-    shape = model_shape(AutoConfig.for_model(model["model_type"], **stated).to_dict())
+    shape = full_shape(model)
     unknown = set(config.adapter.target_modules) - set(linears(shape))
     if unknown:
         name = sorted(unknown)[0]
@@ -53,11 +51,26 @@ def run_sizes(config: RunConfig, model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def full_config(model: Mapping[str, Any]) -> PretrainedConfig:
+    """The configuration a config.json describes; it may leave out what its class has as a default."""
+    stated = {name: value for name, value in model.items() if name not in ("model_type", "source")}
+    return AutoConfig.for_model(model["model_type"], **stated)
+
+
+def full_shape(model: Mapping[str, Any]) -> ModelShape:
+    """The sizes a config.json describes."""
+    return model_shape(full_config(model).to_dict())
+
+
 def encoder_parameters(config: RunConfig, shape: ModelShape) -> int:
     """Parameters of the encoder that `config` names for a model of this shape, counted without their storage."""
+    return sum(parameter.numel() for parameter in bare_encoder(config, shape).parameters())
+
+
+def bare_encoder(config: RunConfig, shape: ModelShape) -> Encoder:
+    """The encoder that `config` names for a model of this shape, on the meta device: without storage."""
     spec = load_registry().encoder(config.encoder.name)
     options = check_options("encoder.options", spec, config.encoder.options)
     sizes = EncoderShape(shape.layers, shape.hidden, shape.kv_heads, shape.head_dim, config.adapter.rank)
     with torch.device("meta"):
-        encoder = spec.build(options, sizes)
-    return sum(parameter.numel() for parameter in encoder.parameters())
+        return spec.build(options, sizes)

