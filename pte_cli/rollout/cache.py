@@ -68,6 +68,7 @@ class BoundedCache(Cache):
         self.positions = torch.full(tables, EMPTY, dtype=torch.int64, device=device)
         self.observed = Observed(wanted, self.keys) if wanted else None
         self._queries = self._stored = self._visible = self._slots = None
+        self._biases: dict[tuple[int, int | None], Tensor] = {}
         self._appended: list[tuple[Tensor, Tensor]] | None = None
         self.recording = True
 
@@ -123,6 +124,7 @@ class BoundedCache(Cache):
         self._queries, self._stored = queries[None, :, None, :, None], stored.unsqueeze(-2)
         # Padding (query -1) sees everything, so that its softmax has something to sum over.
         self._visible = ((self._stored >= 0) & (self._stored <= self._queries)) | (self._queries < 0)
+        self._biases = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object):
         """Called by the model's attention: keys and values `[B, Hkv, T, D]` in, those to attend to out."""
@@ -157,6 +159,20 @@ class BoundedCache(Cache):
             near = self._queries[0] - self._stored[table] < window
             seen = seen & (near | (self._queries[0] < 0))
         return seen
+
+    def bias(self, layer_idx: int, window: int | None, kv_heads: int, group: int, dtype: torch.dtype) -> Tensor:
+        """`visible` as a summand of attention scores, 0 or -inf, `[B * Hkv, group * T, K]`; for T = 1 `[B * Hkv, 1, K]`.
+
+        Layers that see the same share one.
+        """
+        key = (layer_idx if self.shape.per_layer else 0, window)
+        if key not in self._biases:
+            seen = self.visible(layer_idx, window)
+            rows, _, tokens, slots = seen.shape
+            bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+            repeated = bias.unsqueeze(2).expand(-1, kv_heads, group if tokens > 1 else 1, -1, -1)
+            self._biases[key] = repeated.reshape(rows * kv_heads, -1, slots)
+        return self._biases[key]
 
     @torch.no_grad()
     def commit(self) -> None:
