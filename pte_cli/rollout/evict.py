@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pte_cli.api import Evicted, EvictionPolicy
+from pte_cli.api import Evicted, EvictionPolicy, EvictionView
 from pte_cli.rollout.cache import EMPTY, BoundedCache
 
 
@@ -17,9 +17,20 @@ def choose_slots(scores: Tensor, positions: Tensor, pinned: Tensor, most: int) -
     """
     order = positions.argsort(dim=-1, stable=True)
     kept = positions < pinned[None, :, None, None]
-    for key in (scores.expand_as(positions), kept.to(torch.uint8)):
+    for key in (scores, kept.to(torch.uint8)):
         order = order.gather(-1, key.gather(-1, order).argsort(dim=-1, stable=True))
     return order[..., :most]
+
+
+def _scores(policy: EvictionPolicy, view: EvictionView) -> Tensor:
+    """What `policy` says. ValueError for scores of another shape than its granularity means."""
+    scores = policy.score(view)
+    if scores.shape != view.positions.shape:
+        raise ValueError(
+            f"{type(policy).__name__}.score returned shape {list(scores.shape)}; granularity {policy.granularity!r} "
+            f"here means {list(view.positions.shape)}"
+        )
+    return scores
 
 
 def find_slots(positions: Tensor, wanted: Tensor) -> Tensor:
@@ -49,7 +60,7 @@ def evict(
         slots = find_slots(cache.positions[:, rows], recorded)
     else:
         view = cache.view(rows, prompt_lengths, pinned)
-        slots = choose_slots(policy.score(view), view.positions, pinned, most)
+        slots = choose_slots(_scores(policy, view), view.positions, pinned, most)
     keys, values, positions = cache.gather(rows, slots)
     positions = positions.masked_fill(~mask[None, :, None, :], EMPTY)
     cache.free(rows, slots, mask)

@@ -97,7 +97,7 @@ def test_other_wrong_use(tmp_path):
         ("--grade", file, "--out", tmp_path / "none" / "x"): "can't be written",
         ("--grade", tmp_path / "none"): "can't be read",
         ("--grade", write(tmp_path / "empty.jsonl", [])): "holds no completions",
-        ("--k", "2"): "go with --grade",
+        ("--k", "2"): "goes with --bench or --grade",
     }.items():
         done = pte(*words)
         assert done.returncode == 2, words

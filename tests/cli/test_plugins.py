@@ -90,7 +90,7 @@ def test_the_allow_list_keeps_plugins_out_unimported(install):
     names = {plugin["qualified"] for plugin in json.loads(done.stdout)["plugins"]}
     assert {"fine:mine", "pte-cli:sliding", "pte-cli:recall"} <= names
     done = install.pte("train", "--evict", "mine", "--dry-run", PTE_PLUGINS="")
-    assert (done.returncode, done.stderr) == (2, "error: evict.policy = 'mine': no such plugin; known: full, sliding\n")
+    assert (done.returncode, done.stderr) == (2, "error: evict.policy = 'mine': no such plugin; did you mean 'sink'? Known: full, importance, sink, sliding\n")
 
 
 def test_list_and_info(install):

@@ -17,7 +17,7 @@ class PteOptions(BaseModel):
 
     global_tokens: int = Field(32, ge=1, description="g: learnable global tokens, the rows of S")
     normalize: Literal["frobenius", "row", "none"] = Field(
-        "none",
+        "frobenius",
         description="norm of S after each eviction: whole matrix to sqrt(r), each row to 1, or as is",
     )
     initial: Literal["identity", "global"] = Field(

@@ -6,6 +6,7 @@ import pytest
 from pte_plugins.rewards.reasoning_gym import ReasoningGym, final_answer
 
 from pte_cli.errors import UsageError
+from pte_cli.testing import RewardContract
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,8 @@ def test_rows_without_a_task_have_no_reward():
 def test_missing_columns_are_named():
     with pytest.raises(UsageError, match="needs the columns answer and metadata"):
         ReasoningGym()(["q"], ["4"], [], answer=["4"])
+
+
+class TestContract(RewardContract):
+    plugin = "pte-cli:reasoning-gym"
+    columns = RewardContract.columns | {"metadata": [{}] * 5}
