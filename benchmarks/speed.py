@@ -161,9 +161,11 @@ def continuous(repeat: int) -> None:
     vocab, count = 512, 64
     model = small_model()
     # Evenly spread over the logarithm, in a fixed random order.
-    lengths = torch.logspace(4, 11, count, base=2).round().long()[
-        torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    ]
+    lengths = (
+        torch.logspace(4, 11, count, base=2)
+        .round()
+        .long()[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    )
     asked = prompts(count, vocab)
     sampling = Sampling(max_new_tokens=2048, end_ids=(vocab - 1,))
     engine = RolloutEngine(model, sliding(), BUDGET, sampling, batch=ROWS)

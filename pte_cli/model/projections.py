@@ -6,11 +6,10 @@ straight into the output of its base layer. What is computed is what `PteLinear`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pte_cli.model.adapter import PteLinear
@@ -35,6 +34,23 @@ class Factors:
         return cls(module.lora_A[name].weight, module.lora_B[name].weight, module.scaling[name])
 
 
+class Base:
+    """A frozen `nn.Linear` without the way through its module."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight.t(), bias
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Callable[[Tensor], Tensor]:
+        """`module` as a function of `[N, in]`: itself where it is another kind of layer, or learns."""
+        if type(module) is not nn.Linear or module.weight.requires_grad:
+            return module
+        return cls(module.weight, module.bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
+
+
 class Projections:
     """`modules` as one function of their common input.
 
@@ -42,39 +58,41 @@ class Projections:
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self.bases = [m.get_base_layer() if isinstance(m, PteLinear) else m for m in modules]
+        self.bases = [Base.of(m.get_base_layer() if isinstance(m, PteLinear) else m) for m in modules]
         found = [Factors.of(module) for module in modules]
         self.factors = [factors for factors in found if factors is not None]
         self.adapted = [i for i, factors in enumerate(found) if factors is not None]
-        with torch.no_grad():
-            self.down = self._stacked() if self.factors else None
-            self.ups = [factors.up.t() for factors in self.factors]
+        if self.factors:
+            self.rank = self.factors[0].down.shape[0]
+            with torch.no_grad():
+                self.down = self._stacked()
+                self.ups = [factors.up.t() for factors in self.factors]
 
     def __call__(self, x: Tensor, mixer: Tensor | None) -> list[Tensor]:
         """x `[B * T, in]` to one `[B * T, out]` for each layer; mixer: I + M^T of each row, `[B, r, r]`, or None."""
-        outs = [F.linear(x, base.weight, base.bias) if type(base) is nn.Linear else base(x) for base in self.bases]
-        if self.down is None:
+        outs = [base(x) for base in self.bases]
+        if not self.factors:
             return outs
-        learns = torch.is_grad_enabled()
-        down = self._stacked() if learns else self.down
-        ups = [factors.up.t() for factors in self.factors] if learns else self.ups
-        low = F.linear(x if x.dtype == down.dtype else x.to(down.dtype), down)
-        rank = self.factors[0].down.shape[0]
+        down, ups = self.down, self.ups
+        if torch.is_grad_enabled():
+            down, ups = self._stacked(), [factors.up.t() for factors in self.factors]
+        low = torch.mm(x if x.dtype == down.dtype else x.to(down.dtype), down)
         if mixer is not None:
-            low = torch.bmm(low.view(len(mixer), -1, rank), mixer if mixer.dtype == low.dtype else mixer.to(low.dtype))
-        low = low.view(len(x), -1, rank)
-        for line, (i, factors, up) in enumerate(zip(self.adapted, self.factors, ups, strict=True)):
-            mine, out = low[:, line], outs[i]
+            mixer = mixer if mixer.dtype == low.dtype else mixer.to(low.dtype)
+            low = torch.bmm(low.view(mixer.shape[0], -1, self.rank), mixer)
+        lows = low.view(-1, len(ups), self.rank).unbind(1)
+        for i, factors, mine, up in zip(self.adapted, self.factors, lows, ups, strict=True):
+            out = outs[i]
             if out.dtype == mine.dtype:
-                outs[i] = out.addmm_(mine, up, alpha=factors.scale)
+                out.addmm_(mine, up, alpha=factors.scale)
             else:
                 outs[i] = out + torch.mm(mine * factors.scale, up).to(out.dtype)
         return outs
 
     def _stacked(self) -> Tensor:
-        """The A of all layers, one below the other; a single one as it is."""
+        """The transposed A of all layers beside each other, `[in, layers * r]`; of a single one without a copy."""
         downs = [factors.down for factors in self.factors]
-        return downs[0] if len(downs) == 1 else torch.cat(downs)
+        return (downs[0] if len(downs) == 1 else torch.cat(downs)).t()
 
 
 def mixer(core: Tensor | None, dtype: torch.dtype) -> Tensor | None:

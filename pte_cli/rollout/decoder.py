@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -97,7 +98,7 @@ class Layer:
         self.out = Projections([attention.o_proj])
         self.gate_up = Projections([mlp.gate_proj, mlp.up_proj])
         self.down = Projections([mlp.down_proj])
-        self.activation = mlp.act_fn
+        self.activation = F.silu if type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation") else mlp.act_fn
         # Gemma norms what is added as well, and calls what others have before the MLP by another name.
         both = hasattr(layer, "pre_feedforward_layernorm")
         self.before_attention = norm_of(layer.input_layernorm)
@@ -124,7 +125,7 @@ class Layer:
         query, key, value = self.qkv(x, mix)
         if self.head_norms is not None:
             query, key = (
-                norm(part.view(len(x), -1, self.size)).view(len(x), -1)
+                norm(part.view(x.shape[0], -1, self.size)).view(x.shape[0], -1)
                 for norm, part in zip(self.head_norms, (query, key), strict=True)
             )
         # Queries and keys are turned together.
@@ -135,7 +136,7 @@ class Layer:
         value = value.view(*shape, -1, self.size).transpose(1, 2)
         keys, values = cache.update(key, value, self.index)
         found = attend(cache, self.index, query, keys, values, self.scaling, self.window)
-        [out] = self.out(found.transpose(1, 2).reshape(len(x), -1), mix)
+        [out] = self.out(found.transpose(1, 2).reshape(x.shape[0], -1), mix)
         return out
 
 
