@@ -161,9 +161,9 @@ class BoundedCache(Cache):
         return seen
 
     def bias(self, layer_idx: int, window: int | None, kv_heads: int, group: int, dtype: torch.dtype) -> Tensor:
-        """`visible` as a summand of attention scores, 0 or -inf, `[B * Hkv, group * T, K]`; for T = 1 `[B * Hkv, 1, K]`.
+        """`visible` as a summand of scores, 0 or -inf: `[B * Hkv, group * T, K]`, or `[B * Hkv, 1, K]` where T = 1.
 
-        Layers that see the same share one.
+        Made once a pass for all layers that see the same.
         """
         key = (layer_idx if self.shape.per_layer else 0, window)
         if key not in self._biases:

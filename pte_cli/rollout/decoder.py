@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pte_cli.model.adapter import PteLinear
 from pte_cli.model.projections import Projections, mixer
 from pte_cli.model.rope import UNROTATED, Rotation, turned
 from pte_cli.rollout.attention import attend
@@ -30,7 +31,7 @@ SHIFTED = {"Gemma3RMSNorm"}
 WINDOW_IN_CONFIG = {"MistralDecoderLayer"}
 
 Turn = tuple[Tensor, Tensor]
-"""Cosine and sine `[B * T, 1, D]` of a pass's positions."""
+"""Cosine and sine `[B, T, 1, D]` of a pass's positions."""
 Norm = Callable[[Tensor], Tensor]
 
 
@@ -49,7 +50,7 @@ class Decoder:
         """The decoder of a `backbone`; None unless its layers are of known classes and nothing is hooked into it."""
         known = all(type(layer).__name__ in LAYERS for layer in backbone.layers)
         own = type(backbone).__module__.startswith("transformers.models.")
-        if known and own and not any(_hooked(module) for module in backbone.modules()):
+        if known and own and not any(_hooked(module) or _several(module) for module in backbone.modules()):
             return cls(backbone, rotations)
         return None
 
@@ -68,7 +69,7 @@ class Decoder:
         """
         shape = ids.shape
         x = self.embed(ids).flatten(0, 1)
-        where = position_ids.clamp(min=0).view(-1, 1, 1)
+        where = position_ids.clamp(min=0)[:, :, None, None]
         turns: dict[str, Turn | None] = {kind: turn.at(where, x.dtype) for kind, turn in self.rotations.items()}
         for layer, mix in zip(self.layers, self.mixers(cores, x.dtype), strict=True):
             given = (x, shape, cache, turns.get(layer.rotation), mix)
@@ -131,8 +132,8 @@ class Layer:
         # Queries and keys are turned together.
         heads = torch.cat((query, key), dim=1).view(*shape, -1, self.size)
         if turn is not None:
-            heads = turned(heads.flatten(0, 1), *turn).view(heads.shape)
-        query, key = heads.transpose(1, 2).split((query.shape[1] // self.size, key.shape[1] // self.size), dim=1)
+            heads = turned(heads, *turn)
+        query, key = heads.transpose(1, 2).split_with_sizes((query.shape[1] // self.size, key.shape[1] // self.size), 1)
         value = value.view(*shape, -1, self.size).transpose(1, 2)
         keys, values = cache.update(key, value, self.index)
         found = attend(cache, self.index, query, keys, values, self.scaling, self.window)
@@ -172,3 +173,8 @@ def _hooked(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or "forward" in module.__dict__
     )
+
+
+def _several(module: nn.Module) -> bool:
+    """Whether `module` has more or fewer than one adapter at work."""
+    return isinstance(module, PteLinear) and not module.disable_adapters and len(module.active_adapters) != 1

@@ -209,7 +209,7 @@ class _Run:
         return torch.tensor(values, dtype=torch.int64, device=self.model.device)
 
     def start(self, arrivals: list[tuple[int, int, tuple[int, ...]]]) -> None:
-        """Give (slot, sequence, prompt) rows their prompts and sample their first tokens. Equal prompts are read once."""
+        """Give (slot, sequence, prompt) rows their prompts, read together, and sample their first tokens."""
         budget, buffers = self.engine.budget, self.buffers
         for slot, sequence, prompt in arrivals:
             pinned = pinned_length(self.engine.policy, len(prompt))
