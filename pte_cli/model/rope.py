@@ -1,8 +1,9 @@
-"""Taking RoPE back: cached keys carry the rotation of their position; encoders read them without it."""
+"""RoPE and taking it back: cached keys carry the rotation of their position; encoders read them without it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,37 @@ def layer_rotations(config: PretrainedConfig) -> tuple[str, ...]:
     rotations = [kind if kind in by_kind else SHARED for kind in kinds] or [SHARED] * layers
     with_rope = getattr(text, "no_rope_layers", None) or [1] * layers
     return tuple(rotation if turned else UNROTATED for rotation, turned in zip(rotations, with_rope, strict=True))
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """One RoPE (arXiv 2104.09864, "rotate half" layout) of a model, whose angles depend on nothing but the position.
+
+    frequencies: float32 `[D]`, both halves alike. signs: float32 `[D]`, the scale, negative in the first half.
+    """
+
+    frequencies: Tensor
+    signs: Tensor
+    scale: float
+
+    @classmethod
+    def of(cls, rotary: nn.Module, kind: str) -> Rotation:
+        """From the model's `rotary_emb`; kind: `shared`, or a layer type that has its own."""
+        own = () if kind == SHARED else (kind,)
+        half = getattr(rotary, "_".join((*own, "inv_freq"))).float()
+        scale = getattr(rotary, "_".join((*own, "attention_scaling")), 1.0)
+        return cls(torch.cat((half, half)), torch.cat((-torch.ones_like(half), torch.ones_like(half))) * scale, scale)
+
+    def at(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What `turned` needs for keys and queries of `dtype` at int64 positions `[..., 1]`: two `[..., D]`."""
+        angles = positions * self.frequencies
+        cos = angles.cos()
+        return (cos if self.scale == 1 else cos * self.scale).to(dtype), (angles.sin_() * self.signs).to(dtype)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries or keys `[..., D]`, rotated by what `Rotation.at` gave."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 def unrotate(keys: Tensor, positions: Tensor, rotary: nn.Module, rotations: Sequence[str]) -> Tensor:

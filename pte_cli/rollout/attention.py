@@ -32,27 +32,42 @@ def bounded_attention(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention over the slots that `bounded_cache` shows.
 
-    query `[B, H, T, D]`, key and value `[B, Hkv, K, D]` to `[B, T, H, D]`. The H / Hkv query heads of a group are
-    laid beside each other as more queries, so keys and values are never repeated. `attention_mask` is ignored.
+    query `[B, H, T, D]`, key and value `[B, Hkv, K, D]` to `[B, T, H, D]`. `attention_mask` is ignored.
+    """
+    out = attend(bounded_cache, module.layer_idx, query, key, value, scaling, sliding_window)
+    return out.transpose(1, 2), None
+
+
+def attend(
+    cache: BoundedCache, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
+) -> Tensor:
+    """Attention of `query` `[B, H, T, D]` over `key` and `value` `[B, Hkv, K, D]` of a layer, `[B, H, T, D]`.
+
+    The H / Hkv query heads of a group are laid beside each other as more queries, so keys and values are never
+    repeated. window: the layer's own limit of how far back it sees.
     """
     rows, heads, tokens, size = query.shape
     kv_heads = key.shape[1]
     group = heads // kv_heads
-    queries = query.reshape(rows, kv_heads, group * tokens, size)
-    visible = bounded_cache.visible(module.layer_idx, sliding_window)
-    seen = visible if tokens == 1 else visible.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(2, 3)
-    observed = bounded_cache.observed
+    observed = cache.observed
     if rows * heads * tokens * key.shape[2] <= EXPLICIT:
         # The same operators for one token and for many: rounding differs least between rollout and replay.
-        weights = _weights(queries * scaling, key, seen)
+        bias = cache.bias(layer, window, kv_heads, group, query.dtype)
+        queries = query.reshape(rows * kv_heads, group * tokens, size)
+        scores = torch.baddbmm(bias, queries, key.flatten(0, 1).mT, alpha=scaling)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
         if observed is not None:
-            observed.record(module.layer_idx, [Part(slice(0, tokens), weights.unflatten(2, (group, tokens)))])
-        out = torch.matmul(weights.to(value.dtype), value)
+            written = weights.view(rows, kv_heads, group, tokens, -1)
+            observed.record(layer, [Part(slice(0, tokens), written)])
+        out = torch.bmm(weights.to(value.dtype), value.flatten(0, 1))
     else:
+        visible = cache.visible(layer, window)
+        queries = query.reshape(rows, kv_heads, group * tokens, size)
+        seen = visible if tokens == 1 else visible.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(2, 3)
         out = F.scaled_dot_product_attention(queries, key, value, attn_mask=seen, scale=scaling)
         if observed is not None:
-            observed.record(module.layer_idx, _in_parts(queries * scaling, key, visible, group))
-    return out.reshape(rows, heads, tokens, size).transpose(1, 2), None
+            observed.record(layer, _in_parts(queries * scaling, key, visible, group))
+    return out.view(rows, heads, tokens, size)
 
 
 def _weights(queries: Tensor, key: Tensor, seen: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from pte_cli.model.rope import layer_rotations, unrotate
 from pte_cli.rollout.attention import using_bounded_attention
 from pte_cli.rollout.cache import EMPTY, BoundedCache, CacheShape
 from pte_cli.rollout.checkpointing import layers_checkpointed
+from pte_cli.rollout.decoder import Decoder
 from pte_cli.rollout.observed import Wanted
 
 NLL_GRADIENT = "nll_gradient"
@@ -26,7 +27,7 @@ NLL_GRADIENT = "nll_gradient"
 class BoundedModel:
     """Wraps a `PeftModel` of our kind, or a bare causal LM (no adapter: the paper's Baseline).
 
-    Holds no state of its own; caches and encoder states belong to the engine and the replay. With
+    Holds no state of its own beyond a session; caches and encoder states belong to the engine and the replay. With
     `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time.
     """
 
@@ -40,6 +41,7 @@ class BoundedModel:
         self.encoder: Encoder | None = active_encoder(model) if self.peft else None
         self.layers = self.causal.config.get_text_config().num_hidden_layers
         self.rotations = layer_rotations(self.causal.config)
+        self.decoder: Decoder | None = None
 
     @property
     def device(self) -> torch.device:
@@ -51,13 +53,18 @@ class BoundedModel:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Attend through bounded caches inside the block, in evaluation mode (no dropout); restored after it."""
+        """Attend through bounded caches inside the block, in evaluation mode (no dropout); restored after it.
+
+        The weights must not change inside.
+        """
         training = self.model.training
         self.model.eval()
+        self.decoder = Decoder.of(self.backbone, self.rotations)
         try:
             with using_bounded_attention(self.causal):
                 yield
         finally:
+            self.decoder = None
             self.model.train(training)
 
     @contextmanager
@@ -88,6 +95,8 @@ class BoundedModel:
     def hidden(self, ids: Tensor, position_ids: Tensor, cache: BoundedCache, cores: Sequence[Tensor | None]) -> Tensor:
         """Last hidden states `[B, T, hidden]` of `ids` `[B, T]` at `position_ids` (-1: padding)."""
         twice = self.gradient_checkpointing and torch.is_grad_enabled()
+        if self.decoder is not None:
+            return self.decoder(ids, position_ids, cache, cores, checkpointed=twice)
         with (
             cores_set(self.peft, cores) if self.peft else nullcontext(),
             layers_checkpointed(self.backbone.layers, cache, self.peft, cores) if twice else nullcontext(),

@@ -67,7 +67,9 @@ class BoundedCache(Cache):
         )
         self.positions = torch.full(tables, EMPTY, dtype=torch.int64, device=device)
         self.observed = Observed(wanted, self.keys) if wanted else None
-        self._queries = self._stored = self._visible = self._slots = None
+        self._queries = self._stored = self._visible = None
+        self._biases: dict[tuple[int, int | None], Tensor] = {}
+        self._layers: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._appended: list[tuple[Tensor, Tensor]] | None = None
         self.recording = True
 
@@ -96,17 +98,19 @@ class BoundedCache(Cache):
         tokens = position_ids.shape[1]
         new = position_ids[None, :, None, :]
         if tokens == 1:
-            slots = (self.positions == EMPTY).to(torch.uint8).argmax(-1, keepdim=True)
+            slots = (self.positions < 0).to(torch.uint8).argmax(-1, keepdim=True)
             self.positions.scatter_(-1, slots, new.expand_as(slots))
-            self._slots = slots
+            index = slots.unsqueeze(-1).expand(-1, *self.keys.shape[1:3], -1, self.keys.shape[4]).unbind(0)
             if self.observed:
                 self.observed.forget(slots)
             stored = self.positions
         else:
             self.positions[..., :tokens] = new
-            self._slots = None
+            index = (None,)
             stored = self.positions[..., :tokens]
         self._appended = None
+        each = index if self.shape.per_layer and tokens == 1 else index * self.shape.layers
+        self._layers = list(zip(self.keys.unbind(0), self.values.unbind(0), each, strict=True))
         if self.observed:
             self.observed.begin(position_ids, append=False)
         self._see(position_ids, stored)
@@ -123,22 +127,20 @@ class BoundedCache(Cache):
         self._queries, self._stored = queries[None, :, None, :, None], stored.unsqueeze(-2)
         # Padding (query -1) sees everything, so that its softmax has something to sum over.
         self._visible = ((self._stored >= 0) & (self._stored <= self._queries)) | (self._queries < 0)
+        self._biases = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object):
         """Called by the model's attention: keys and values `[B, Hkv, T, D]` in, those to attend to out."""
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        tokens = key_states.shape[2]
         if self._appended is not None:
             if self.recording:
                 self._appended.append((key_states, value_states))
+            keys, values = self.keys[layer_idx], self.values[layer_idx]
             return torch.cat((keys, key_states), dim=2), torch.cat((values, value_states), dim=2)
-        if self._slots is None:
-            keys, values = keys[:, :, :tokens], values[:, :, :tokens]
-            keys.copy_(key_states)
-            values.copy_(value_states)
-            return keys, values
-        index = self._slots[layer_idx if self.shape.per_layer else 0].unsqueeze(-1).expand_as(key_states)
-        return keys.scatter_(2, index, key_states), values.scatter_(2, index, value_states)
+        keys, values, index = self._layers[layer_idx]
+        if index is not None:
+            return keys.scatter_(2, index, key_states), values.scatter_(2, index, value_states)
+        keys, values = keys[:, :, : key_states.shape[2]], values[:, :, : key_states.shape[2]]
+        return keys.copy_(key_states), values.copy_(value_states)
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -157,6 +159,20 @@ class BoundedCache(Cache):
             near = self._queries[0] - self._stored[table] < window
             seen = seen & (near | (self._queries[0] < 0))
         return seen
+
+    def bias(self, layer_idx: int, window: int | None, kv_heads: int, group: int, dtype: torch.dtype) -> Tensor:
+        """`visible` as a summand of scores, 0 or -inf: `[B * Hkv, group * T, K]`, or `[B * Hkv, 1, K]` where T = 1.
+
+        Made once a pass for all layers that see the same.
+        """
+        key = (layer_idx if self.shape.per_layer else 0, window)
+        if key not in self._biases:
+            seen = self.visible(layer_idx, window)
+            rows, _, tokens, slots = seen.shape
+            bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+            repeated = bias.unsqueeze(2).expand(-1, kv_heads, group if tokens > 1 else 1, -1, -1)
+            self._biases[key] = repeated.reshape(rows * kv_heads, -1, slots)
+        return self._biases[key]
 
     @torch.no_grad()
     def commit(self) -> None:
@@ -214,15 +230,15 @@ class BoundedCache(Cache):
         kept = torch.where(mask[None, :, None, :], EMPTY, positions.gather(-1, slots))
         self.positions[:, rows] = positions.scatter(-1, slots, kept)
 
-    def load_rows(self, rows: Tensor, other: BoundedCache) -> None:
-        """Put the rows of `other`, of the same or a smaller capacity, in the place of `rows`."""
+    def load_rows(self, rows: Tensor, other: BoundedCache, which: Tensor) -> None:
+        """Put the rows `which` of `other`, of the same or a smaller capacity, in the place of `rows`."""
         slots = other.capacity
-        self.keys[:, rows, :, :slots] = other.keys
-        self.values[:, rows, :, :slots] = other.values
+        self.keys[:, rows, :, :slots] = other.keys[:, which]
+        self.values[:, rows, :, :slots] = other.values[:, which]
         self.positions[:, rows] = EMPTY
-        self.positions[:, rows, :, :slots] = other.positions
+        self.positions[:, rows, :, :slots] = other.positions[:, which]
         if self.observed:
-            self.observed.load_rows(rows, other.observed)
+            self.observed.load_rows(rows, other.observed, which)
 
     def select(self, rows: Tensor) -> BoundedCache:
         """A copy of `rows` for one pass beside this cache; nothing is observed in it."""

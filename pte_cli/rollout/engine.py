@@ -6,6 +6,7 @@ whether a row has ended, and that every few steps.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,48 +33,64 @@ class Budget:
 
 @dataclass
 class Row:
-    """What the host knows about a slot of the batch that is at work."""
+    """What the host knows about a slot of the batch that is at work. Times are decoding steps of the whole run."""
 
     sequence: int
     prompt: tuple[int, ...]
-    pinned: int = 0
+    pinned: int
     """Tokens from the start that never leave."""
-    count: int = 0
+    count: int
     """Tokens that leave at each eviction."""
-    cached: int = 0
-    fed: int = 0
-    """Thinking tokens fed so far; the completion has one more."""
+    started: int
+    full_at: int
+    """When its cache is full next."""
+    tokens: array = field(default_factory=lambda: array("q"))
+    """Those the host has heard of, past the end token too where it was heard of late."""
+    logprobs: array = field(default_factory=lambda: array("d"))
+    ended: int | None = None
+    """Length of the completion, its end token included."""
     evictions: list[tuple[int, int, Tensor]] = field(default_factory=list)
-    """(step, count, positions on the device) of each eviction."""
+    """(thinking tokens fed, count, positions on the device) of each eviction."""
     told: int = 0
     """Tokens that a listener has been told of."""
 
 
 @dataclass
 class Buffers:
-    """The batch on the device: what was sampled, and what the next step needs. All `[B]` or `[B, T]`."""
+    """The batch on the device: what the next step needs."""
 
-    tokens: Tensor
-    logprobs: Tensor
     uniform: Tensor
+    """float32 `[B, T]`."""
     current: Tensor
+    """int64 `[B, 1]`: the tokens to be fed."""
     positions: Tensor
-    ended: Tensor
-    """Length of the completion at its first end token; a large number before that."""
+    """int64 `[B, 1]`: their positions; -1 in idle rows."""
+    column: Tensor
+    """int64 `[B, 1]`: which of the row's tokens is sampled next."""
+    busy: Tensor
+    """int64 `[B, 1]`: 1, or 0 in idle rows."""
 
     @classmethod
-    def empty(cls, batch: int, length: int, device: torch.device, dtype: torch.dtype) -> Buffers:
-        def whole(fill: int, *size: int) -> Tensor:
-            return torch.full(size, fill, dtype=torch.int64, device=device)
+    def empty(cls, batch: int, length: int, device: torch.device) -> Buffers:
+        def column(fill: int) -> Tensor:
+            return torch.full((batch, 1), fill, dtype=torch.int64, device=device)
 
-        return cls(
-            tokens=whole(0, batch, length),
-            logprobs=torch.zeros(batch, length, dtype=dtype, device=device),
-            uniform=torch.zeros(batch, length, device=device),
-            current=whole(0, batch, 1),
-            positions=whole(EMPTY, batch, 1),
-            ended=whole(NEVER, batch),
-        )
+        return cls(torch.zeros(batch, length, device=device), column(0), column(EMPTY), column(0), column(0))
+
+    def rest(self, slots: Tensor) -> None:
+        """These rows are idle."""
+        self.positions[slots] = EMPTY
+        self.column[slots] = 0
+        self.busy[slots] = 0
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """Prompts that the model has read: their cache, and the hidden state `[n, hidden]` after each."""
+
+    prompts: list[tuple[int, ...]]
+    cache: BoundedCache
+    last: Tensor
 
 
 NEVER = 2**62
@@ -167,15 +184,19 @@ class _Run:
         self.engine, self.model = engine, engine.model
         self.seed, self.streams, self.on_token = seed, streams, on_token
         self.limit = engine.sampling.max_new_tokens
+        self.ends = frozenset(engine.sampling.end_ids)
         device = self.model.device
-        dtype = torch.promote_types(self.model.dtype, torch.float32)
+        self.dtype = torch.promote_types(self.model.dtype, torch.float32)
         self.cache: BoundedCache = self.model.new_cache(engine.policy, batch, capacity)
         self.state = {name: t.clone() for name, t in self.model.init_state(batch).items()}
         self.cores = self.model.cores(self.state)
-        self.buffers = Buffers.empty(batch, self.limit, device, dtype)
-        self.ends = torch.tensor(engine.sampling.end_ids, dtype=torch.int64, device=device)
+        self.buffers = Buffers.empty(batch, self.limit, device)
         self.rows: list[Row | None] = [None] * batch
-        # Asking whether a row has ended waits for the device: for free on a CPU, rarely elsewhere.
+        self.clock, self.next_full = 0, NEVER
+        self.latest: Prefilled | None = None
+        self.unheard: list[tuple[Sequence[int], Tensor, Tensor]] = []
+        """(slots, tokens, log-probabilities) that the host has not asked for yet."""
+        # Asking for tokens waits for the device: for free on a CPU, rarely elsewhere.
         self.sync_every = 1 if device.type == "cpu" or on_token is not None else 16
 
     @property
@@ -190,81 +211,88 @@ class _Run:
         return torch.tensor(values, dtype=torch.int64, device=self.model.device)
 
     def start(self, arrivals: list[tuple[int, int, tuple[int, ...]]]) -> None:
-        """Prefill (slot, sequence, prompt) rows together and sample their first tokens."""
+        """Give (slot, sequence, prompt) rows their prompts, read together, and sample their first tokens."""
         budget, buffers = self.engine.budget, self.buffers
         for slot, sequence, prompt in arrivals:
             pinned = pinned_length(self.engine.policy, len(prompt))
             count = eviction_count(budget.tokens, len(prompt), budget.frac, pinned) if budget.tokens else 0
-            self.rows[slot] = Row(sequence, prompt, pinned, count, cached=len(prompt))
-        longest = max(len(prompt) for _, _, prompt in arrivals)
-        ids = self.index([[*p, *[0] * (longest - len(p))] for _, _, p in arrivals])
-        lengths = self.index([len(p) for _, _, p in arrivals])
-        positions = torch.arange(longest, device=ids.device).expand_as(ids)
-        positions = positions.masked_fill(positions >= lengths[:, None], EMPTY)
+            full_at = self.clock + self.cache.capacity - len(prompt)
+            self.rows[slot] = Row(sequence, prompt, pinned, count, self.clock, full_at)
+            self.next_full = min(self.next_full, full_at)
+        read = self.prefill([prompt for _, _, prompt in arrivals])
         slots = self.index([slot for slot, _, _ in arrivals])
-
-        fresh = self.model.new_cache(self.engine.policy, len(arrivals), longest)
-        fresh.begin_write(positions)
-        state = self.model.init_state(len(arrivals))
-        hidden = self.model.hidden(ids, positions, fresh, self.model.cores(state))
-        self.cache.load_rows(slots, fresh)
-        for name, tensor in state.items():
+        which = self.index([read.prompts.index(prompt) for _, _, prompt in arrivals])
+        self.cache.load_rows(slots, read.cache, which)
+        for name, tensor in self.model.init_state(len(arrivals)).items():
             self.state[name][:, slots] = tensor
         self.cores = self.model.cores(self.state)
 
         buffers.uniform[slots] = torch.stack(
             [uniforms(self.seed, self.streams[sequence], self.limit) for _, sequence, _ in arrivals]
-        ).to(ids.device)
-        buffers.ended[slots] = NEVER
-        last = hidden[torch.arange(len(arrivals), device=ids.device), lengths - 1]
-        token, logprob, ended = self.choose(last, buffers.uniform[slots, 0])
-        buffers.tokens[slots, 0] = token
-        buffers.logprobs[slots, 0] = logprob
-        buffers.ended[slots] = torch.where(ended, 1, buffers.ended[slots])
+        ).to(slots.device)
+        token, logprob = self.choose(read.last[which], buffers.uniform[slots, 0])
+        self.unheard.append(([slot for slot, _, _ in arrivals], token, logprob))
         buffers.current[slots, 0] = token
-        buffers.positions[slots, 0] = lengths
+        buffers.positions[slots, 0] = self.index([len(prompt) for _, _, prompt in arrivals])
+        buffers.column[slots] = 1
+        buffers.busy[slots] = 1
 
-    def choose(self, hidden: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Next tokens, their log-probabilities and whether they end the completion, each `[b]`."""
+    def prefill(self, prompts: list[tuple[int, ...]]) -> Prefilled:
+        """Read these prompts together; a single one again and again (a group whose rows start apart) only once."""
+        asked = list(dict.fromkeys(prompts))
+        if self.latest is not None and asked == self.latest.prompts:
+            return self.latest
+        longest = max(map(len, asked))
+        ids = self.index([[*prompt, *[0] * (longest - len(prompt))] for prompt in asked])
+        lengths = self.index([len(prompt) for prompt in asked])
+        positions = torch.arange(longest, device=ids.device).expand_as(ids)
+        positions = positions.masked_fill(positions >= lengths[:, None], EMPTY)
+        cache = self.model.new_cache(self.engine.policy, len(asked), longest)
+        cache.begin_write(positions)
+        cores = self.model.cores(self.model.init_state(len(asked)))
+        hidden = self.model.hidden(ids, positions, cache, cores)
+        last = hidden[torch.arange(len(asked), device=ids.device), lengths - 1]
+        read = Prefilled(asked, cache, last)
+        self.latest = read if len(asked) == 1 else None
+        return read
+
+    def choose(self, hidden: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Next tokens and their log-probabilities, each `[b]`."""
         sampling = self.engine.sampling
         logprobs = log_probs(self.model.head(hidden), sampling.temperature, sampling.vocab)
         token = sample(logprobs, uniform, sampling)
-        chosen = logprobs.gather(-1, token[:, None]).squeeze(-1)
-        return token, chosen, torch.isin(token, self.ends)
+        return token, logprobs.gather(-1, token[:, None])[:, 0]
 
     def steps(self) -> list[tuple[int, Trace]]:
         """Decode until it is time to ask which rows have ended, then collect those."""
-        active = [row for row in self.rows if row is not None]
-        room = min(self.limit - 1 - row.fed for row in active)
-        # `fed` of each row as a tensor, so that a step is told on the device where to write.
-        fed = self.index([row.fed if row else 0 for row in self.rows])[:, None]
-        for done in range(min(self.sync_every, room)):
-            self.step(fed + done + 1)
+        fed = max(self.clock - row.started for row in self.rows if row is not None)
+        for _ in range(min(self.sync_every, self.limit - 1 - fed)):
+            self.step()
         return self.collect()
 
-    def step(self, column: Tensor) -> None:
-        """Feed the current token of every row and sample the next into `column` `[B, 1]`."""
-        self.make_room()
+    def step(self) -> None:
+        """Feed the current token of every row and sample the next."""
+        if self.clock >= self.next_full:
+            self.make_room()
         buffers = self.buffers
         self.cache.begin_write(buffers.positions)
         hidden = self.model.hidden(buffers.current, buffers.positions, self.cache, self.cores)
-        token, logprob, ended = self.choose(hidden[:, 0], buffers.uniform.gather(1, column)[:, 0])
-        buffers.tokens.scatter_(1, column, token[:, None])
-        buffers.logprobs.scatter_(1, column, logprob[:, None])
-        length = column[:, 0] + 1
-        buffers.ended.copy_(torch.where(ended, torch.minimum(buffers.ended, length), buffers.ended))
-        buffers.current.copy_(token[:, None])
-        buffers.positions.add_(buffers.positions >= 0)
-        for row in self.rows:
-            if row is not None:
-                row.fed += 1
-                row.cached += 1
+        token, logprob = self.choose(hidden[:, 0], buffers.uniform.gather(1, buffers.column)[:, 0])
+        self.unheard.append((range(len(self.rows)), token, logprob))
+        buffers.current = token[:, None]
+        buffers.positions.add_(buffers.busy)
+        buffers.column.add_(buffers.busy)
+        self.clock += 1
 
     def make_room(self) -> None:
         """Evict from every row whose cache is full, and let the encoder absorb what leaves."""
-        full = [slot for slot, row in enumerate(self.rows) if row is not None and row.cached == self.cache.capacity]
-        if not full:
-            return
+        full = [slot for slot, row in enumerate(self.rows) if row is not None and row.full_at == self.clock]
+        if full:
+            self.evict(full)
+        self.next_full = min((row.full_at for row in self.rows if row is not None), default=NEVER)
+
+    def evict(self, full: list[int]) -> None:
+        """One eviction from the rows in the slots `full`."""
         rows = [self.rows[slot] for slot in full]
         counts = [row.count for row in rows]
         where = self.index(full)
@@ -278,56 +306,64 @@ class _Run:
             policy=self.engine.policy,
         )
         for i, row in enumerate(rows):
-            row.evictions.append((row.fed, row.count, evicted.positions[:, i, :, : row.count]))
-            row.cached -= row.count
+            row.evictions.append((self.clock - row.started, row.count, evicted.positions[:, i, :, : row.count]))
+            row.full_at += row.count
         if self.state:
             before = {name: tensor[:, where] for name, tensor in self.state.items()}
-            evicted = self.model.readable(evicted, before, lambda: (self.cache.select(where), self.sequences(full)))
+            evicted = self.model.readable(evicted, before, lambda: (self.cache.select(where), self.sequences(rows)))
             for name, tensor in self.model.absorb(before, evicted).items():
                 self.state[name][:, where] = tensor
             self.cores = self.model.cores(self.state)
 
-    def sequences(self, slots: list[int]) -> Tensor:
-        """Token ids of the rows in `slots` so far, the next to be fed included, `[b, T]` padded with 0."""
-        rows = [self.rows[slot] for slot in slots]
-        return torch.nn.utils.rnn.pad_sequence(
-            [
-                torch.cat((self.index(row.prompt), self.buffers.tokens[slot, : row.fed + 1]))
-                for slot, row in zip(slots, rows, strict=True)
-            ],
-            batch_first=True,
-        )
+    def sequences(self, rows: list[Row]) -> Tensor:
+        """Token ids of `rows` so far, the next to be fed included, `[b, T]` padded with 0."""
+        self.hear()
+        tokens = [[*row.prompt, *row.tokens] for row in rows]
+        longest = max(map(len, tokens))
+        return self.index([[*row, *[0] * (longest - len(row))] for row in tokens])
+
+    def hear(self) -> None:
+        """Ask the device for what was sampled since the last time."""
+        for slots, tokens, logprobs in self.unheard:
+            for slot, token, logprob in zip(slots, tokens.tolist(), logprobs.tolist(), strict=True):
+                row = self.rows[slot]
+                if row is not None:
+                    row.tokens.append(token)
+                    row.logprobs.append(logprob)
+                    if row.ended is None and token in self.ends:
+                        row.ended = len(row.tokens)
+        self.unheard.clear()
 
     def collect(self) -> list[tuple[int, Trace]]:
         """Turn rows that ended, or reached the length limit, into traces, and free their slots."""
-        ended = self.buffers.ended.tolist()
+        self.hear()
         finished, traces = [], []
         for slot, row in enumerate(self.rows):
             if row is None:
                 continue
-            length = min(ended[slot], row.fed + 1)
+            length = row.ended or len(row.tokens)
             if self.on_token is not None:
-                for token in self.buffers.tokens[slot, row.told : length].tolist():
+                for token in row.tokens[row.told : length]:
                     self.on_token(row.sequence, token)
                 row.told = length
-            if ended[slot] == length or length >= self.limit:
+            if row.ended or length >= self.limit:
                 finished.append(slot)
-                traces.append((row.sequence, self.trace(slot, row, length, ended[slot] == length)))
+                traces.append((row.sequence, self.trace(row, length)))
                 self.rows[slot] = None
         if finished:
             slots = self.index(finished)
             self.cache.clear(slots)
-            self.buffers.positions[slots] = EMPTY
+            self.buffers.rest(slots)
         return traces
 
-    def trace(self, slot: int, row: Row, length: int, stopped: bool) -> Trace:
+    def trace(self, row: Row, length: int) -> Trace:
         """The finished row as a trace. Evictions after its last fed token were for nothing and are left out."""
         kept = [e for e in row.evictions if e[0] < length - 1]
         return Trace(
             prompt=row.prompt,
-            completion=tuple(self.buffers.tokens[slot, :length].tolist()),
-            finish="stop" if stopped else "length",
+            completion=tuple(row.tokens[:length]),
+            finish="stop" if row.ended else "length",
             budget=self.engine.budget.tokens,
             evictions=tuple(Eviction(step, count, gone.to("cpu", torch.int32)) for step, count, gone in kept),
-            logprobs=self.buffers.logprobs[slot, :length].cpu().clone(),
+            logprobs=torch.tensor(row.logprobs[:length], dtype=self.dtype),
         )

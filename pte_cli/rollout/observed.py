@@ -146,12 +146,12 @@ class Observed:
 
     # ---- rows -----------------------------------------------------------------------------------------------
 
-    def load_rows(self, rows: Tensor, other: Observed) -> None:
-        """Put the rows of `other`, of the same or a smaller capacity, in the place of `rows`."""
+    def load_rows(self, rows: Tensor, other: Observed, which: Tensor) -> None:
+        """Put the rows `which` of `other`, of the same or a smaller capacity, in the place of `rows`."""
         for mine, theirs in ((self.mass, other.mass), (self.recent, other.recent)):
             if mine is not None:
                 mine[:, rows] = 0
-                mine[:, rows, ..., : theirs.shape[-1]] = theirs
+                mine[:, rows, ..., : theirs.shape[-1]] = theirs[:, which]
 
     def first(self, batch: int) -> Observed:
         """The records of the first `batch` rows, in the same memory."""
