@@ -35,6 +35,8 @@ from pte_cli.train.replay import replay
 
 ROWS, PROMPT, WINDOW, RANK = 8, 16, 64, 32
 BUDGET = Budget(PROMPT + WINDOW, 0.25)
+BLOCK = 96
+"""Steps that `decode` times together: 6 evictions."""
 
 
 def small_model(layers: int = 4, vocab: int = 512, encoder: str = "pte") -> BoundedModel:
@@ -138,22 +140,14 @@ def decode(tokens: int) -> None:
     """Issue: a token after 32,000 costs at most 1.05 times a token after 1,000."""
     model = TimedModel(small_model(layers=1, vocab=64))
     RolloutEngine(model, sliding(), BUDGET, Sampling(max_new_tokens=tokens + 200), batch=2).generate(prompts(2, 64))
-    times = torch.tensor(model.times, dtype=torch.float64)
-    # Blocks of 96 tokens hold 6 evictions each; the lower quartile of block times leaves out what others disturbed.
-    cost = (times[96::96] - times[:-96:96]) / 96 if len(times) % 96 == 1 else _blocks(times, 96)
-    per_block = 96
-    early = cost[1000 // per_block : 4000 // per_block].quantile(0.25)
-    late = cost[-(3000 // per_block) :].quantile(0.25)
+    edges = torch.tensor(model.times, dtype=torch.float64)[::BLOCK]
+    cost = (edges[1:] - edges[:-1]) / BLOCK
+    # The lower quartile leaves out blocks that others on the machine disturbed.
+    early, late = (part.quantile(0.25) for part in (cost[1000 // BLOCK : 4000 // BLOCK], cost[-(3000 // BLOCK) :]))
     print(
         f"decode: {early * 1e6:.0f} us a step after 1,000 tokens, {late * 1e6:.0f} us after {tokens:,}: "
         f"{late / early:.3f} x (goal 1.05)"
     )
-
-
-def _blocks(times: Tensor, size: int) -> Tensor:
-    """Seconds of each step, averaged over blocks of `size`."""
-    edges = times[::size]
-    return (edges[1:] - edges[:-1]) / size
 
 
 def continuous(repeat: int) -> None:
@@ -172,13 +166,13 @@ def continuous(repeat: int) -> None:
 
     def queue() -> None:
         done = dict(engine.stream(asked))
-        assert [len(done[i].completion) for i in range(count)] == lengths.tolist()
+        check([len(done[i].completion) for i in range(count)], lengths)
 
     def padded() -> None:
         for first in range(0, count, ROWS):
             part = range(first, first + ROWS)
             done = dict(engine.stream([asked[i] for i in part], streams=list(part)))
-            assert [len(done[i - first].completion) for i in part] == lengths[first : first + ROWS].tolist()
+            check([len(done[i - first].completion) for i in part], lengths[first : first + ROWS])
 
     with ending_after(lengths):
         pairs = [(timed(padded, 1)[0], timed(queue, 1)[0]) for _ in range(repeat)]
@@ -189,6 +183,12 @@ def continuous(repeat: int) -> None:
         f"{tokens / min(slow for slow, _ in pairs):,.0f} in padded batches: {ratios[len(ratios) // 2]:.2f} x "
         f"(goal 1.5), {ratios[0]:.2f} to {ratios[-1]:.2f}"
     )
+
+
+def check(found: list[int], wanted: Tensor) -> None:
+    """A time for fewer tokens than asked for would say nothing."""
+    if found != wanted.tolist():
+        raise RuntimeError(f"lengths {found} instead of {wanted.tolist()}")
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def smollm(path: str, lengths: list[int], adapters: bool) -> None:
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, pad_token_id=0, **settings
         )
         theirs[tokens] = ROWS * tokens / (time.process_time() - start)
-        assert made.shape[1] == 32 + tokens
+        check([made.shape[1]], torch.tensor([32 + tokens]))
         print(f"smollm: transformers {theirs[tokens]:.1f} tokens per CPU second at {tokens}", flush=True)
     model = BoundedModel(add_adapter(base, encoder="pte", rank=RANK) if adapters else base)
     for tokens in lengths:
