@@ -9,15 +9,15 @@ import re
 import pytest
 from running import pte
 
-STEP = ("--length", "24", "--budget", "20", "--rows", "2", "--prompt", "8", "--rank", "4")
+STEP = ("--length", "24", "--budget", "20", "--frac", "1", "--rows", "2", "--prompt", "8", "--rank", "4")
 STEP_PTE = (*STEP, "--set", "encoder.global_tokens=4")
 
 
 def test_memory_as_json(tmp_path):
-    done = pte("profile", *STEP_PTE, "--memory", "64MiB", "--json", cwd=tmp_path)
+    done = pte("profile", *STEP_PTE, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert (report["report"], report["model"], report["memory"]) == ("memory", "tiny", 64 * 2**20)
+    assert (report["report"], report["model"]) == ("memory", "tiny")
     assert [(step["arm"], step["budget"], step["length"]) for step in report["steps"]] == [
         ("full LoRA", None, 24),
         ("LoRA_c", 20, 24),
@@ -30,10 +30,22 @@ def test_memory_as_json(tmp_path):
         for phase in (predicted, *predicted["phases"].values()):
             assert sum(phase["parts"].values()) == phase["peak"]
         assert 0.95 < step["predicted_to_measured"] < 1.05
-    fits = {fit["arm"]: fit for fit in report["fits"]}
-    assert fits["PTE"]["most_tokens"] == {"at_most": 2**20, "or_more": True}
-    assert 24 < fits["full LoRA"]["most_tokens"]["at_most"] < 5000
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_fits(tmp_path):
+    """Under the budget a step of any length fits where one of some hundred tokens does; with the full cache not."""
+    done = pte("profile", *STEP_PTE, "--memory", "32MiB", "--no-measure", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["memory"] == 32 * 2**20
+    fits = {fit["arm"]: fit for fit in report["fits"]}
+    assert fits["PTE"]["most_tokens"]["at_most"] > 10 * fits["full LoRA"]["most_tokens"]["at_most"] > 240
+    most = str(fits["full LoRA"]["most_tokens"]["at_most"])
+    more = ("--evict", "full", "--no-measure", "--json", *STEP[2:])
+    [step] = json.loads(pte("profile", "--length", most, *more, cwd=tmp_path).stdout)["steps"]
+    assert 0.97 * 32 * 2**20 < step["predicted"]["peak"] <= 32 * 2**20
 
 
 def test_speed_adds_up(tmp_path):
@@ -100,7 +112,7 @@ def test_trace_is_one_that_viewers_read(tmp_path):
 def test_refusals(arguments, message, tmp_path):
     done = pte("profile", *arguments, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {message}"), done.stderr
+    assert f"error: {message}" in done.stderr
     assert done.stdout == ""
 
 
@@ -111,7 +123,7 @@ def test_figures_without_matplotlib(tmp_path, monkeypatch):
     )
     done = pte("profile", "--out", "found", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == (
+    assert done.stderr.endswith(
         "error: --out: figures need matplotlib, which is not installed: pip install 'pte-cli[plots]'\n"
     )
     assert list(tmp_path.iterdir()) == []
