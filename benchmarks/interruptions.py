@@ -24,7 +24,7 @@ SETTINGS = [
     *["--set", "sft.batch=8", "--set", "grpo.prompts=2", "--set", "grpo.group_size=4"],
     *["--set", "grpo.num_iterations=2", "--set", "sampling.temperature=1.5"],
 ]
-TIMES = ("seconds/", "tokens_per_second/")
+MACHINE = ("seconds/", "tokens_per_second/", "peak_bytes")
 
 
 def start(command: list[str]) -> subprocess.Popen[bytes]:
@@ -35,7 +35,7 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
 def outcome(run: Path) -> tuple[bytes, list[dict[str, object]]]:
     """The adapter's bytes, and the metrics without times."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    kept = [{k: v for k, v in line.items() if not k.startswith(TIMES)} for line in lines]
+    kept = [{k: v for k, v in line.items() if not k.startswith(MACHINE)} for line in lines]
     return (run / "adapter" / "adapter_model.safetensors").read_bytes(), kept
 
 

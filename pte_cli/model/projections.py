@@ -14,9 +14,6 @@ from torch import Tensor, nn
 
 from pte_cli.model.adapter import PteLinear
 
-SMALL = 2**18
-"""Weights of layers that are copied beside each other: where a call costs more than the product. 1 MiB in float32."""
-
 
 @dataclass(frozen=True)
 class Factors:
@@ -65,9 +62,6 @@ class Projections:
         found = [Factors.of(module) for module in modules]
         self.factors = [factors for factors in found if factors is not None]
         self.adapted = [i for i, factors in enumerate(found) if factors is not None]
-        self.small = _small(self.bases, self.factors)
-        self.one: Base | None = None
-        self.widths: list[int] = []
         if self.factors:
             self.rank = self.factors[0].down.shape[0]
             with torch.no_grad():
@@ -76,14 +70,16 @@ class Projections:
 
     def __call__(self, x: Tensor, mixer: Tensor | None) -> list[Tensor]:
         """x `[B * T, in]` to one `[B * T, out]` for each layer; mixer: I + M^T of each row, `[B, r, r]`, or None."""
-        learns = torch.is_grad_enabled()
-        outs, low = self._apart(x, learns) if learns or not self.small else self._at_once(x)
-        if low is None:
+        outs = [base(x) for base in self.bases]
+        if not self.factors:
             return outs
-        ups = [factors.up.t() for factors in self.factors] if learns else self.ups
+        down, ups = self.down, self.ups
+        if torch.is_grad_enabled():
+            down, ups = self._stacked(), [factors.up.t() for factors in self.factors]
+        low = torch.mm(x if x.dtype == down.dtype else x.to(down.dtype), down)
         if mixer is not None:
             mixer = mixer if mixer.dtype == low.dtype else mixer.to(low.dtype)
-            low = torch.bmm(low.reshape(mixer.shape[0], -1, self.rank), mixer)
+            low = torch.bmm(low.view(mixer.shape[0], -1, self.rank), mixer)
         lows = low.view(-1, len(ups), self.rank).unbind(1)
         for i, factors, mine, up in zip(self.adapted, self.factors, lows, ups, strict=True):
             out = outs[i]
@@ -93,41 +89,10 @@ class Projections:
                 outs[i] = out + torch.mm(mine * factors.scale, up).to(out.dtype)
         return outs
 
-    def _apart(self, x: Tensor, learns: bool) -> tuple[list[Tensor], Tensor | None]:
-        """Outputs of the base layers, and the low-rank inputs `[B * T, layers * r]`."""
-        outs = [base(x) for base in self.bases]
-        if not self.factors:
-            return outs, None
-        down = self._stacked() if learns else self.down
-        return outs, torch.mm(x if x.dtype == down.dtype else x.to(down.dtype), down)
-
-    def _at_once(self, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
-        """The same from one product. The weights are copied for it the first time."""
-        if self.one is None:
-            weights = [base.weight for base in self.bases]
-            downs = [self.down] if self.factors else []
-            self.widths = [weight.shape[1] for weight in weights + downs]
-            biases = [
-                x.new_zeros(width) if base is None or base.bias is None else base.bias
-                for base, width in zip([*self.bases, *(None for _ in downs)], self.widths, strict=True)
-            ]
-            given = any(base.bias is not None for base in self.bases)
-            self.one = Base(torch.cat(weights + downs, dim=1).t(), torch.cat(biases) if given else None)
-        outs = list(self.one(x).split_with_sizes(self.widths, 1))
-        return outs, outs.pop() if self.factors else None
-
     def _stacked(self) -> Tensor:
         """The transposed A of all layers beside each other, `[in, layers * r]`; of a single one without a copy."""
         downs = [factors.down for factors in self.factors]
         return (downs[0] if len(downs) == 1 else torch.cat(downs)).t()
-
-
-def _small(bases: Sequence[Callable[[Tensor], Tensor]], factors: Sequence[Factors]) -> bool:
-    """Whether one product for all is possible and worth it."""
-    if len(bases) + len(factors) < 2 or not all(isinstance(base, Base) for base in bases):
-        return False
-    weights = [base.weight for base in bases] + [part.down for part in factors]
-    return sum(weight.numel() for weight in weights) <= SMALL and len({weight.dtype for weight in weights}) == 1
 
 
 def mixer(core: Tensor | None, dtype: torch.dtype) -> Tensor | None:

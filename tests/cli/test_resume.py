@@ -16,12 +16,12 @@ PTE = [sys.executable, "-m", "pte_cli"]
 SMALL = ["--problems", "4", "--save-every", "2", "--set", "sft.batch=4", "--set", "grpo.prompts=2",
          "--set", "grpo.group_size=2", "--set", "sampling.temperature=1.5"]  # fmt: skip
 COMMAND = ["train", "--objective", "sft+grpo", "--sft-steps", "3", "--grpo-steps", "7", *SMALL]
-TIMES = ("seconds/", "tokens_per_second/")
+MACHINE = ("seconds/", "tokens_per_second/", "peak_bytes")
 
 
 def outcome(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    kept = [{k: v for k, v in line.items() if not k.startswith(TIMES)} for line in lines]
+    kept = [{k: v for k, v in line.items() if not k.startswith(MACHINE)} for line in lines]
     return (run / "adapter" / "adapter_model.safetensors").read_bytes(), kept
 
 
