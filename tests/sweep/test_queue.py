@@ -27,7 +27,9 @@ run, then = pathlib.Path(sys.argv[1]), sys.argv[2]
 run.mkdir(parents=True, exist_ok=True)
 with (run.parent / "order").open("a") as order:
     order.write(run.name + " " + os.environ["SLOT"] + "\\n")
-if then == "fail" or (then == "once" and not (run / "tried").exists()):
+while then == "fail-beside" and not (run.parent / "a" / "status.json").exists():
+    time.sleep(0.02)
+if then in ("fail", "fail-beside") or (then == "once" and not (run / "tried").exists()):
     (run / "tried").touch()
     sys.exit("no such luck")
 if then == "crash":
@@ -126,7 +128,7 @@ def test_a_failed_run_is_tried_again_as_often_as_asked(tmp_path):
 def test_fail_fast_stops_what_runs_and_starts_nothing_more(tmp_path):
     tasks = [task(tmp_path, key) for key in "abc"]
     began = time.monotonic()
-    standing = queue(tasks, {"a": "hang", "b": "fail"}, jobs=2, fail_fast=True).run()
+    standing = queue(tasks, {"a": "hang", "b": "fail-beside"}, jobs=2, fail_fast=True).run()
     assert time.monotonic() - began < 20
     assert list(standing.failed) == ["main/b, seed 0"]
     assert {t.key for t in standing.skipped} == {"a", "c"}
