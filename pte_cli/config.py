@@ -25,9 +25,16 @@ ENV_OTHER = {"PTE_PLUGINS"}
 
 
 class Section(BaseModel):
-    """Frozen, and a misspelt key is an error."""
+    """Frozen; a misspelt key is an error, and so is a number that is none."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _listed(given: Any) -> Any:
+    """`a,b` as people write it on a command line."""
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",")]
+    return [given] if isinstance(given, int | float) else given
 
 
 class ModelConfig(Section):
@@ -37,7 +44,9 @@ class ModelConfig(Section):
     )
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = Field("float32", description="weights and cache")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]+)?)$", description="auto, cpu, cuda, cuda:N or mps"
+    )
     quantization: Literal["none", "4bit"] = Field("none", description="of the frozen base; 4bit needs bitsandbytes")
     trust_remote_code: bool = Field(False, description="run the code that a model brings with it")
 
@@ -78,13 +87,7 @@ class RewardConfig(Section):
     weights: tuple[float, ...] = Field((), description="one for each (default: 1)")
     options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="options of each, by its name")
 
-    @field_validator("names", "weights", mode="before")
-    @classmethod
-    def _listed(cls, given: Any) -> Any:
-        """`a,b` as people write it on a command line."""
-        if isinstance(given, str):
-            return [part.strip() for part in given.split(",")]
-        return [given] if isinstance(given, int | float) else given
+    _listed = field_validator("names", "weights", mode="before")(_listed)
 
 
 class EvictConfig(Section):
@@ -105,8 +108,10 @@ class AdapterConfig(Section):
     target_modules: tuple[str, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
-        description="adapted linear layers",
+        description="names of linear layers, at least one",
     )
+
+    _listed = field_validator("target_modules", mode="before")(_listed)
 
 
 class SamplingConfig(Section):
@@ -159,11 +164,7 @@ class TrainConfig(Section):
     completions_every: int = Field(10, ge=0, description="steps between tables of sampled completions; 0: none")
     trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = Field((), description="also log to these")
 
-    @field_validator("trackers", mode="before")
-    @classmethod
-    def _listed(cls, given: Any) -> Any:
-        """`a,b` as people write it on a command line."""
-        return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+    _listed = field_validator("trackers", mode="before")(_listed)
 
 
 class EvalConfig(Section):
@@ -174,7 +175,7 @@ class EvalConfig(Section):
 class RunConfig(Section):
     """Everything that determines a run. `out` is where it is written and no part of its identity."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     out: str | None = None
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()
@@ -263,7 +264,7 @@ def read_file(file: Path) -> dict[str, Any]:
         raise UsageError(f"--config {str(file)!r}: can't be read ({error})") from None
     try:
         tree = json.loads(text) if file.suffix == ".json" else tomli.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--config {str(file)!r}: {error}") from None
     if not isinstance(tree, dict):
         raise UsageError(f"--config {str(file)!r}: expected a table of settings, got {type(tree).__name__}")
@@ -282,7 +283,7 @@ def _environment(env: Mapping[str, str]) -> list[tuple[str, Any]]:
 def assignment(item: str) -> tuple[str, Any]:
     """NAME and value of a `--set NAME=VALUE`."""
     name, separator, text = item.partition("=")
-    if not separator or not name.strip():
+    if not separator or not all(part.strip() for part in name.split(".")):
         raise UsageError(f"--set {item!r}: expected KEY=VALUE, for example --set evict.frac=0.5")
     return name.strip(), _value(text)
 
@@ -369,11 +370,14 @@ def _explain(error: ValidationError) -> str:
         for part in path[:-1]:
             section = section.model_fields[part].annotation
         return f"{name} = {given!r}: unknown setting; {did_you_mean(path[-1], section.model_fields)}"
-    limits = {"greater_than": "more than", "greater_than_equal": "at least", "less_than_equal": "at most"}
-    for kind, words in limits.items():
-        if first["type"] == kind:
-            bound = context["gt" if kind == "greater_than" else "ge" if kind == "greater_than_equal" else "le"]
-            return f"{name} = {given!r}: must be {words} {bound}{_range(path)}"
+    words = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+    if bound := next((key for key in words if key in context), None):
+        return f"{name} = {given!r}: must be {words[bound]} {context[bound]}{_range(path)}"
+    if first["type"] == "model_type":
+        settings = ", ".join(_field(path).annotation.model_fields)
+        return f"{name} = {given!r}: is a section; set one of its settings: {settings}"
+    if first["type"] in ("string_pattern_mismatch", "tuple_type", "too_short"):
+        return f"{name} = {given!r}: expected {_range(path)[2:-1]}"
     if first["type"] == "literal_error":
         return f"{name} = {given!r}: must be {context['expected']}"
     return f"{name} = {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
@@ -381,8 +385,13 @@ def _explain(error: ValidationError) -> str:
 
 def _range(path: list[str]) -> str:
     """What the setting is, after its bound: ` (share of the window ...)`."""
+    described = _field(path).description
+    return f" ({described})" if described else ""
+
+
+def _field(path: Sequence[str]) -> Any:
+    """pydantic's description of a setting or section."""
     section: Any = RunConfig
     for part in path[:-1]:
         section = section.model_fields[part].annotation
-    described = section.model_fields[path[-1]].description
-    return f" ({described})" if described else ""
+    return section.model_fields[path[-1]]

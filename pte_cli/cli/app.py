@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -34,6 +35,23 @@ app.command("export")(export_run)
 app.command("sweep")(sweep)
 app.command("profile")(profile)
 app.add_typer(plugins)
+
+
+WRONG_COMMAND_LINE: Any = typer.BadParameter.__base__
+"""What typer raises for a command line that it can't read."""
+
+
+def command_line_error(error: Any, arguments: Sequence[str]) -> str:
+    """The error in one line that names the option, what was given and where to look."""
+    said = str(error.format_message())
+    if not said:  # help was asked for by giving no command, and has been printed
+        return ""
+    option = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name in arguments), None)
+    if option is not None and ": " in said:
+        value = next(iter(arguments[arguments.index(option) + 1 :]), "")
+        reason = said.partition(": ")[2]
+        said = f"{option} {value!r}: {reason[0].lower()}{reason[1:]}"
+    return f"error: {said.rstrip('.?')}; see {error.ctx.command_path if error.ctx else 'pte'} --help\n"
 
 
 def show_version(wanted: bool) -> None:
@@ -66,10 +84,18 @@ def main() -> None:
     # Schedulers and `pte sweep` end a run so: it says that it was interrupted, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app()
+        # Outside its standalone mode typer raises what is wrong with the command line, instead of drawing a box.
+        sys.exit(app(standalone_mode=False) or 0)
+    except WRONG_COMMAND_LINE as error:
+        sys.stderr.write(command_line_error(error, sys.argv[1:]))
+        sys.exit(error.exit_code)
     except PteError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
+    except OSError as error:  # a full disk, a folder that went away: not ours to mend, and no traceback helps
+        where = f"{str(error.filename)!r}: " if error.filename is not None else ""
+        sys.stderr.write(f"error: {where}{error.strerror or error}\n")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(130)

@@ -35,7 +35,7 @@ from pte_cli.cli.options import (
     sampling,
 )
 from pte_cli.errors import UsageError
-from pte_cli.tasks.prompts import render
+from pte_cli.tasks.prompts import is_text, render
 
 DEFAULTS = {"evict.budget": 4096, "sampling.max_new_tokens": 512}
 """Of the bare model; a run brings its own."""
@@ -139,6 +139,8 @@ def read_prompt(prompt: str | None) -> str:
             raise UsageError(f"the prompt on stdin is not UTF-8 text ({error.reason})") from None
     if not prompt or not prompt.strip():
         raise UsageError("the prompt is empty")
+    if not is_text(prompt):
+        raise UsageError(f"the prompt {prompt!r}: is not UTF-8 text")
     return prompt
 
 

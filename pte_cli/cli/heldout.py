@@ -8,6 +8,7 @@ from pathlib import Path
 from pte_cli.cli import ui
 from pte_cli.cli.options import conditions
 from pte_cli.config import RunConfig
+from pte_cli.errors import UsageError
 from pte_cli.runs import RunDir
 
 
@@ -18,7 +19,12 @@ def evaluate_held_out(config: RunConfig, run: RunDir | None, out: Path | None, j
     from pte_cli.eval.run import evaluate_saved
 
     with ui.only_results_on_stdout():
-        result = asdict(evaluate_saved(config, run, into))
+        try:
+            result = asdict(evaluate_saved(config, run, into))
+        except UsageError:
+            if into is not None:
+                into.discard()
+            raise
     settings = {
         "run": str(run.path) if run else None,
         "model": config.model.name,

@@ -140,8 +140,7 @@ def open_run(run: Path, encoder: str | None = None) -> RunDir:
     trained = saved.config().encoder.name
     if encoder not in (None, trained):
         raise UsageError(f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out")
-    if not (saved.adapter / "adapter_config.json").is_file():
-        raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
+    saved.check_adapter()
     return saved
 
 

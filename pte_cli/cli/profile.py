@@ -27,6 +27,7 @@ from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.model.families import FAMILIES
 from pte_cli.model.presets import PREFIX
 from pte_cli.model.source import check_trainable, describe_model
+from pte_cli.runs import check_writable
 
 if TYPE_CHECKING:
     from pte_cli.profile.arms import Question
@@ -129,6 +130,7 @@ def profile(
         from pte_cli.profile.plots import check_plots
 
         check_plots()
+        check_writable("--out", out)
 
     from pte_cli.profile.arms import Question, arms_of
 

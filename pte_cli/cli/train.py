@@ -174,7 +174,12 @@ def train(
     from pte_cli.eval.run import train_and_evaluate
 
     with ui.only_results_on_stdout(), ui.StepProgress() as progress:
-        result = train_and_evaluate(config, run, listener(console, progress, config), dataset)
+        try:
+            result = train_and_evaluate(config, run, listener(console, progress, config), dataset)
+        except UsageError:
+            if saved is None and is_main_process():
+                run.discard()
+            raise
     if not is_main_process():
         return
     if json:

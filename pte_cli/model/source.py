@@ -150,7 +150,10 @@ def _configuration(settings: ModelConfig, source: Source) -> dict[str, Any]:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    config = json.loads(content)
+    try:
+        config = json.loads(content)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     if not isinstance(config, dict):
         raise ValueError(f"expected an object, got {type(config).__name__}")
     return config

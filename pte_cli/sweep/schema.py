@@ -179,8 +179,8 @@ def _check_names(file: SweepFile) -> None:
 
 def _run(path: Path, name: str, table: Any, command: str) -> Run:
     settings = dict(_settings(path, f"runs.{name}", table))
-    if "/" in name:
-        raise UsageError(f"{path}: runs.{name!r}: a name may not contain '/'")
+    if not name or "/" in name:
+        raise UsageError(f"{path}: runs.{name!r}: a name may not be empty or contain '/'")
     command = settings.pop("command", command)
     if command not in COMMANDS:
         raise UsageError(f"{path}: runs.{name}.command = {command!r}: a sweep runs 'train' or 'eval'")

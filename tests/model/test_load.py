@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pte_cli.config import ModelConfig
 from pte_cli.errors import UsageError
-from pte_cli.model.load import load_model
+from pte_cli.model.load import choose_device, load_model
 from pte_cli.model.source import TINY
 from pte_cli.tasks.codec import Codec, end_ids
 
