@@ -94,9 +94,8 @@ def choose_device(device: str) -> torch.device:
     except RuntimeError:
         raise UsageError(f"model.device = {device!r}: not a device; use auto, cpu, cuda, cuda:N or mps") from None
     if wanted.type not in ("cpu", found.type):
-        raise UsageError(
-            f"model.device = {device!r}: not available here; available: {', '.join({'cpu': 0, found.type: 0})}"
-        )
+        here = ", ".join(dict.fromkeys(["cpu", found.type]))
+        raise UsageError(f"model.device = {device!r}: not available here; available: {here}")
     return wanted
 
 

@@ -75,7 +75,7 @@ class Rendered:
 
 
 def is_text(value: str) -> bool:
-    """Whether a tokenizer can read it. Half a surrogate pair is no text, but JSON can spell it, and shells pass it on."""
+    """Whether a tokenizer can read it. Half a surrogate pair, which JSON can spell, is no text."""
     try:
         value.encode()
     except UnicodeEncodeError:

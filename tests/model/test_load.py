@@ -119,4 +119,4 @@ def test_weights_that_are_missing_are_named_not_made_up(tmp_path):
 
 def test_a_device_that_is_not_there_is_named():
     with pytest.raises(UsageError, match=r"model.device = 'nonsense'"):
-        load_model(ModelConfig(device="nonsense"))
+        choose_device("nonsense")
