@@ -85,7 +85,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # Outside its standalone mode typer raises what is wrong with the command line, instead of drawing a box.
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(prog_name="pte", standalone_mode=False) or 0)
     except WRONG_COMMAND_LINE as error:
         sys.stderr.write(command_line_error(error, sys.argv[1:]))
         sys.exit(error.exit_code)
