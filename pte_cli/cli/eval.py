@@ -128,7 +128,8 @@ def evaluate(
         flags |= of_task
     else:
         refuse({"--entries": entries, "--problems": problems}, "is for held-out problems of the task, not for --bench")
-    saved = open_run(run, encoder) if run is not None else None
+    trusted = bool(trust_remote_code) or file is not None
+    saved = open_run(run, encoder, trusted=trusted) if run is not None else None
     file = file or (saved.path / "config.json" if saved else None)
     if bench is None:
         return evaluate_held_out(configure(file, flags, sets), saved, out, json)

@@ -24,7 +24,7 @@ def export_run(
 ) -> None:
     """Write merged weights that transformers loads or, where the encoder can't be merged, the adapter; with a card."""
     check_out(out)
-    saved = open_run(run)
+    saved = open_run(run, trusted=bool(trust_remote_code))
     flags = {"model.name": model, "model.device": device, "model.trust_remote_code": trust_remote_code}
     config = configure(saved.path / "config.json", flags, sets, asks_task=False)
     with ui.only_results_on_stdout():

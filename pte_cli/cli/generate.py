@@ -71,7 +71,8 @@ def generate(
         "model.trust_remote_code": trust_remote_code,
         "sampling.max_new_tokens": max_new_tokens,
     }
-    saved = open_run(run, encoder) if run is not None else None
+    trusted = bool(trust_remote_code) or file is not None
+    saved = open_run(run, encoder, trusted=trusted) if run is not None else None
     if saved is None:
         refuse_untrained(encoder)
     file = file or (saved.path / "config.json" if saved else None)

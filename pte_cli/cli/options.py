@@ -134,10 +134,20 @@ def configure(
     return check_config(config, dry_run=dry_run, asks_task=asks_task)
 
 
-def open_run(run: Path, encoder: str | None = None) -> RunDir:
-    """A run that has its adapter. UsageError where it has none, or `encoder` is not what it was trained with."""
+def open_run(run: Path, encoder: str | None = None, *, trusted: bool = False) -> RunDir:
+    """A run that has its adapter. UsageError where it has none, or `encoder` is not what it was trained with.
+
+    trusted: whether code that its model brings may run. That a run's own settings say so is not enough: it may come
+    from someone else.
+    """
     saved = RunDir.open(run)
-    trained = saved.config().encoder.name
+    settings = saved.config()
+    trained = settings.encoder.name
+    if settings.model.trust_remote_code and not trusted:
+        raise UsageError(
+            f"{str(run)!r}: its model {settings.model.name!r} brings code of its own; look at it, and add "
+            "--trust-remote-code to run it"
+        )
     if encoder not in (None, trained):
         raise UsageError(f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out")
     saved.check_adapter()

@@ -81,6 +81,8 @@ def _place(name: str, folder: Path | None) -> Path | OnHub:
         if name not in BENCHMARKS:
             raise UsageError(f"--bench {name}: unknown benchmark; {did_you_mean(name, BENCHMARKS)}; or a .jsonl file")
         return BENCHMARKS[name]
+    if Path(name).name != name:
+        raise UsageError(f"--bench {name}: is no name of a file in {folder}; name it without a folder")
     for file in (folder / f"{name}.jsonl", folder / f"{name}_test.jsonl"):
         if name and file.is_file():
             return file

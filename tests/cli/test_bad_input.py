@@ -120,6 +120,11 @@ BAD: dict[str, tuple[str | list[str], str] | tuple[str | list[str], str, dict[st
         "d.jsonl:1: 'problem' holds half a surrogate pair, which is no text; leave it out",
         {"d.jsonl": '{"problem": "\\ud800", "answer": 1}\n'},
     ),
+    "split outside the folder": (
+        "train --data d --set data.split=../other",
+        "data.split = '../other': is no name of a file",
+        {"d/train.jsonl": ROW, "other.jsonl": ROW},
+    ),
     "unknown reward": (f"{GRPO} --reward foo", "reward.names = 'foo': no such plugin", {"d.jsonl": ROW * 4}),
     "weights without rewards": (
         f"{GRPO} --reward math-verify --set reward.weights=1,2",
@@ -142,11 +147,21 @@ BAD: dict[str, tuple[str | list[str], str] | tuple[str | list[str], str, dict[st
         {**ADAPTER, WEIGHTS: "x", "r/adapter/adapter_config.json": '{"peft_type": "LORA"}'},
     ),
     "another encoder": ("eval r --encoder none", "was trained with 'pte'", {"r/config.json": "{}"}),
+    "code of its own, named by the run only": (
+        "eval r",
+        "'r': its model 'them/theirs' brings code of its own; look at it, and add --trust-remote-code to run it",
+        {"r/config.json": '{"model": {"name": "them/theirs", "trust_remote_code": true}}'},
+    ),
     "setting beside resume": ("train --resume r --seed 3", "leave it out", {"r/config.json": "{}"}),
     # ---- eval, generate
     "budget of an evaluation": ("eval --budget 20", "evict.budget = 20"),
     "unknown benchmark": ("eval --bench gsmk", "--bench gsmk: unknown benchmark; did you mean 'gsm8k'"),
     "no folder of benchmarks": ("eval --bench gsm8k --bench-dir no", "--bench-dir no: there is no such folder"),
+    "benchmark outside the folder": (
+        "eval --bench ../b --bench-dir e",
+        "--bench ../b: is no name of a file in e; name it without a folder",
+        {"e/kept": "", "b.jsonl": ROW},
+    ),
     "no benchmarks in it": ("eval --bench gsm8k --bench-dir e", "there are no .jsonl files in it", {"e/kept": ""}),
     "row without answer": ("eval --bench b.jsonl", "b.jsonl, line 1: no 'answer'", {"b.jsonl": '{"problem": "x"}\n'}),
     "more samples than there are": (
