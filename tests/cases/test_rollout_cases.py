@@ -131,7 +131,7 @@ def test_b16_logits_of_a_large_vocabulary_do_not_grow_with_the_length(wide):
     sets = [f"model.name={wide}", "adapter.rank=4", "encoder.global_tokens=4"]
     config = check_config(load_config(env={}, sets=sets), asks_task=False)
     predictor = Predictor(arms_of(config)[0].config, describe_model(config.model))
-    short, long = (predictor.run(Setting(128, 8, n, Budget(None)))["replay"].parts["logits"] for n in (10, 20))
+    short, long = (predictor.run(Setting(256, 8, n, Budget(None)))["replay"].parts["logits"] for n in (8, 16))
     assert 0 < long <= 1.01 * short
     assert long <= THREE_COPIES
     head = AutoModelForCausalLM.from_pretrained(wide).lm_head

@@ -104,7 +104,7 @@ def check(run):
 QUIET = {"derandomize": True, "deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=25, **QUIET)
+@settings(max_examples=15, **QUIET)
 @given(RUNS)
 def test_a_few_runs(run):
     check(run)
