@@ -273,11 +273,12 @@ def read_file(file: Path) -> dict[str, Any]:
 
 def _environment(env: Mapping[str, str]) -> list[tuple[str, Any]]:
     """PTE_EVICT__BUDGET=64 is evict.budget = 64."""
-    return [
-        (name.removeprefix(ENV_PREFIX).lower().replace("__", "."), _value(text))
-        for name, text in sorted(env.items())
-        if name.startswith(ENV_PREFIX) and name not in ENV_OTHER
-    ]
+    names = sorted(name for name in env if name.startswith(ENV_PREFIX) and name not in ENV_OTHER)
+    found = [(name.removeprefix(ENV_PREFIX).lower().replace("__", "."), _value(env[name])) for name in names]
+    for name, (setting, _) in zip(names, found, strict=True):
+        if setting.partition(".")[0] not in RunConfig.model_fields:
+            raise UsageError(f"{name} = {env[name]!r}: no setting; unset it, or write PTE_SECTION__NAME")
+    return found
 
 
 def assignment(item: str) -> tuple[str, Any]:
@@ -301,7 +302,7 @@ def _value(text: str) -> Any:
     """A TOML value, or the text itself where it is none (`sliding` needs no quotes)."""
     try:
         return tomli.loads(f"value = {text}")["value"]
-    except tomli.TOMLDecodeError:
+    except (tomli.TOMLDecodeError, RecursionError):
         return text.strip()
 
 

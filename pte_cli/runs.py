@@ -100,7 +100,7 @@ class RunDir:
         """What `status` said last; `running` also where the process died without a word."""
         try:
             return str(json.loads((self.path / "status.json").read_text(encoding="utf-8"))["state"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return RUNNING
 
     def forget_after(self, step: int) -> None:

@@ -126,7 +126,7 @@ def read_sweep(path: Path) -> SweepFile:
         tree = tomli.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: can't be read ({error})") from None
-    except tomli.TOMLDecodeError as error:
+    except (tomli.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: {error}") from None
     return parse_sweep(path, tree)
 

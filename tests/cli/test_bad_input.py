@@ -97,6 +97,11 @@ BAD: dict[str, tuple[str | list[str], str] | tuple[str | list[str], str, dict[st
     "no such model": ("train --model nowhere", "model.name = 'nowhere': neither 'tiny', a folder"),
     "empty folder for a model": ("train --model m", "'m': a folder without a model's config.json", {"m/kept": ""}),
     "broken config.json": ("train --model m", "its config.json can't be read", {"m/config.json": "{"}),
+    "sizes that are none": (
+        "profile m",
+        "'m': its config.json has hidden_size = 'big'; it needs to be 1 or more",
+        {"m/config.json": '{"model_type": "qwen2", "hidden_size": "big"}', "m/model.safetensors": ""},
+    ),
     "pickled weights": (
         "train --model m",
         "its weights are pickled (pytorch_model.bin)",
@@ -176,6 +181,7 @@ BAD: dict[str, tuple[str | list[str], str] | tuple[str | list[str], str, dict[st
     "no table sweep": ("sweep s.toml", "schema = None: this version reads schema = 1", {"s.toml": ""}),
     "name that leaves the folder": ("sweep s.toml", "sweep.name = '../x'", {"s.toml": SWEEP.replace('"s"', '"../x"')}),
     "run without a name": ("sweep s.toml", "may not be empty", {"s.toml": SWEEP.replace("[runs.a]", '[runs.""]')}),
+    "brackets without end in a sweep": ("sweep s.toml", "s.toml: TOML inline arrays", {"s.toml": "a = " + "[" * 5000}),
     "wrong setting of a run": ("sweep s.toml", "[runs.a]: evict.budget = 3", {"s.toml": SWEEP + "evict.budget = 3"}),
     "unknown launcher": (
         "sweep s.toml --out new",
@@ -214,20 +220,33 @@ def test_bad_input(name, tmp_path, monkeypatch):
     assert tree(tmp_path) == before
 
 
+def test_a_variable_that_is_no_setting_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PTE_DEBUG", "1")
+    done = pte("train", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: PTE_DEBUG = '1': no setting; unset it, or write PTE_SECTION__NAME\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--set", "adapter.target_modules=k_prj"], "has no layers of these names; its linear layers: down_proj"),
+        (
+            ["--data", "../d.jsonl", "--budget", "20"],
+            "100% of the completions' tokens are unknown to its tokenizer, first at d.jsonl:1; use a model that knows",
+        ),
         (["--device", "cuda:7"], "model.device = 'cuda:7': not available here"),
     ],
 )
 def test_what_only_the_model_can_tell_leaves_nothing_either(arguments, message, tmp_path):
     if "cuda:7" in arguments and os.path.exists("/dev/nvidiactl"):
         pytest.skip("there is such a device")
-    done = pte("train", "--out", "new/run", *arguments, cwd=tmp_path)
+    (tmp_path / "d.jsonl").write_text('{"prompt": "? a : a : 4 =", "completion": "hello world"}\n')
+    (tmp_path / "here").mkdir()
+    done = pte("train", "--out", "new/run", *arguments, cwd=tmp_path / "here")
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr.splitlines()[-1]
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "here").iterdir()) == []
 
 
 def full(*_):

@@ -13,7 +13,7 @@ from pte_cli.errors import UsageError
 from pte_cli.plugin_options import check_options
 from pte_cli.registry import build, load_registry
 from pte_cli.tasks.codec import Codec, Worked
-from pte_cli.tasks.data.rendered import Example, RenderedDataset
+from pte_cli.tasks.data.rendered import Example, RenderedDataset, check_known
 from pte_cli.tasks.examples import Completion, Question, Scores
 from pte_cli.tasks.prompts import THINK, encode_text
 from pte_cli.tasks.rewards import Batch, NamedReward, combine
@@ -33,6 +33,8 @@ class DataExamples:
         self.seed, self.drawn = seed, 0
         self.order = epochs(len(dataset.train), seed)
         self.completions = [self._completion(example) for example in dataset.train] if imitates else []
+        places = [example.row.place for example in dataset.train] if imitates else []
+        check_known("completions", list(zip(places, self.completions, strict=True)), codec.tokenizer)
 
     def worked(self, count: int) -> list[Worked]:
         return [
