@@ -233,7 +233,7 @@ def test_a_variable_that_is_no_setting_is_named(tmp_path, monkeypatch):
         (["--set", "adapter.target_modules=k_prj"], "has no layers of these names; its linear layers: down_proj"),
         (
             ["--data", "../d.jsonl", "--budget", "20"],
-            "100% of the completions' tokens are unknown to its tokenizer, first at d.jsonl:1; use a model that knows",
+            "67% of the completions' tokens are unknown to its tokenizer, first at d.jsonl:1; use a model that knows",
         ),
         (["--device", "cuda:7"], "model.device = 'cuda:7': not available here"),
     ],
