@@ -17,8 +17,8 @@ def evaluate_held_out(config: RunConfig, run: RunDir | None, out: Path | None, j
 
     from pte_cli.eval.run import evaluate_saved
 
-    with ui.only_results_on_stdout():
-        result = asdict(evaluate_saved(config, run, into))
+    with ui.only_results_on_stdout(), ui.StepProgress() as progress:
+        result = asdict(evaluate_saved(config, run, into, progress.measured))
     settings = {
         "run": str(run.path) if run else None,
         "model": config.model.name,

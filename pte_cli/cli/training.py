@@ -38,7 +38,9 @@ def listener(console: Console, progress: ui.StepProgress, config: RunConfig) -> 
     def broken(folder: Path, why: str) -> None:
         console.print(f"checkpoint {folder} can't be used: {why}; trying the one before", soft_wrap=True)
 
-    return Listener(start if is_main_process() else lambda *_: None, progress.step, stopping, broken)
+    if not is_main_process():
+        return Listener(stopping=stopping, broken=broken)
+    return Listener(start, progress.step, progress.measured, stopping, broken)
 
 
 def memory(config: RunConfig, sizes: dict[str, int]) -> str:

@@ -79,7 +79,7 @@ class StepProgress:
             self.bar.stop()
 
     def step(self, metrics: dict[str, Any], total: int) -> None:
-        """Show the metrics of one step of `total`."""
+        """Show the metrics of one step of `total`: on a terminal in the bar, else at most every few seconds."""
         shown = "  ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
         if self.bar is not None:
             self.bar.update(
@@ -88,6 +88,10 @@ class StepProgress:
         elif time.monotonic() - self.last >= QUIET_SECONDS or metrics["step"] == total:
             self.last = time.monotonic()
             self.console.print(f"{metrics['phase']} {metrics['step']}/{total}  {shown}", soft_wrap=True)
+
+    def measured(self, done: int, total: int) -> None:
+        """Show that `done` of `total` held-out problems are answered."""
+        self.step({"phase": "held-out problems", "step": done}, total)
 
 
 def percent(accuracy: dict[str, Any]) -> str:
