@@ -32,3 +32,4 @@ def evaluate_held_out(config: RunConfig, run: RunDir | None, out: Path | None, j
         return
     title = f"{run.path if run else config.model.name}: {conditions(config)}, encoder {settings['encoder']}, greedy"
     ui.out().print(ui.accuracy_table(title, {"result": result}))
+    ui.next_step(f"pte report {out}" if out else f"pte generate ... --run {run.path}" if run else "pte train")

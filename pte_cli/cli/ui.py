@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from types import TracebackType
 from typing import Any
@@ -30,9 +31,16 @@ SHOWN = {
 QUIET_SECONDS = 5.0
 
 
+FILE_WIDTH = 160
+"""Columns of a table that goes to a file or a pipe, which would be cut to 80 otherwise."""
+
+
 def out() -> Console:
     """Results: stdout."""
-    return Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_WIDTH
+    return console
 
 
 def err() -> Console:
@@ -47,6 +55,20 @@ def only_results_on_stdout() -> AbstractContextManager[object]:
 
 def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def next_step(command: str) -> None:
+    """The last line of a command: what to run next."""
+    err().print(f"next: {command}", soft_wrap=True)
+
+
+def table(columns: Sequence[str], numbers_from: int | None = None) -> Table:
+    """A table without a frame; columns from number `numbers_from` on are aligned right."""
+    made = Table(show_edge=False, pad_edge=False)
+    for i, name in enumerate(columns):
+        right = numbers_from is not None and i >= numbers_from
+        made.add_column(name, overflow="fold", justify="right" if right else "left")
+    return made
 
 
 class StepProgress:
