@@ -48,6 +48,7 @@ def examine() -> dict[str, Any]:
         for row in packages
         if not row["fits"]
     ]
+    problems += [] if packages else ["pte-cli is not installed, so no plugin is found; pip install -e ."]
     problems += [device_problem] if device_problem else []
     problems += [f"{row['path']}: can't be written ({row['for']})" for row in folders if not row["writable"]]
     return {
@@ -73,7 +74,7 @@ def requirements() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What pte itself needs, and what each extra does, as its own metadata says, with what is installed."""
     own: list[dict[str, Any]] = []
     extras: dict[str, list[dict[str, Any]]] = {name: [] for name in FEATURES}
-    for text in requires(BUILTIN) or []:
+    for text in needed():
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             own.append(package(requirement))
@@ -91,6 +92,14 @@ def requirements() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         for name, rows in extras.items()
     ]
     return own, features
+
+
+def needed() -> list[str]:
+    """What the installed pte says it requires; nothing where its folder is used without being installed."""
+    try:
+        return requires(BUILTIN) or []
+    except PackageNotFoundError:
+        return []
 
 
 def package(requirement: Requirement) -> dict[str, Any]:
