@@ -129,6 +129,7 @@ def generate(
         f"{result.peak_cache_bytes / 2**20:.2f} MiB of cache ({conditions(config)})",
         soft_wrap=True,
     )
+    ui.next_step(f"pte eval {run}" if run else "pte train")
 
 
 BROKEN_PIPE = 141

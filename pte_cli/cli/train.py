@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -211,7 +212,7 @@ def train(
     from pte_cli.eval.run import train_and_evaluate
 
     with ui.only_results_on_stdout(), ui.StepProgress() as progress:
-        result = train_and_evaluate(config, run, listener(console, progress, config), dataset)
+        result = train_and_evaluate(config, run, listener(progress, config), dataset)
     if not is_main_process():
         return
     if json:
@@ -265,7 +266,7 @@ def show_first_prompt(config: RunConfig, dataset: RenderedDataset | None, json: 
         ui.print_json(document)
         return
     ui.err().print(f"{first.row.place}, style {dataset.style}, {len(first.prompt.ids)} tokens:", soft_wrap=True)
-    ui.out().print(first.prompt.text, soft_wrap=True)
+    sys.stdout.write(f"{first.prompt.text}\n")
 
 
 def show_plan(config: RunConfig, path: Path, json: bool) -> None:

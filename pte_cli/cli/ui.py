@@ -35,9 +35,16 @@ FILE_WIDTH = 160
 """Columns of a table that goes to a file or a pipe, which would be cut to 80 otherwise."""
 
 
+class Lines(Console):
+    """Asked for `soft_wrap`, it breaks lines between words on a terminal, and never for a file or a pipe."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **more: Any) -> None:
+        super().print(*objects, soft_wrap=bool(soft_wrap) and not self.is_terminal, **more)
+
+
 def out() -> Console:
     """Results: stdout."""
-    console = Console(highlight=False, markup=False)
+    console = Lines(highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_WIDTH
     return console
@@ -45,7 +52,7 @@ def out() -> Console:
 
 def err() -> Console:
     """Everything else: stderr."""
-    return Console(stderr=True, highlight=False, markup=False)
+    return Lines(stderr=True, highlight=False, markup=False)
 
 
 def only_results_on_stdout() -> AbstractContextManager[object]:
