@@ -18,7 +18,8 @@ from typing import Any, Literal
 import tomli
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pte_cli.errors import UsageError, did_you_mean
+from pte_cli.errors import UsageError
+from pte_cli.setting_errors import explain
 
 ENV_PREFIX = "PTE_"
 ENV_OTHER = {"PTE_PLUGINS"}
@@ -242,7 +243,7 @@ def _validated(tree: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise UsageError(_explain(error)) from None
+        raise UsageError(explain(error, RunConfig)) from None
     if "grpo" in config.train.objective and config.sampling.temperature == 0:
         raise UsageError(
             "sampling.temperature = 0.0: all completions of a group would be equal and GRPO could learn nothing; "
@@ -359,40 +360,3 @@ def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(tree, dict):
             raise UsageError(f"{dotted}: {'.'.join(path[: i + 1])} is a setting, not a section")
     tree[last] = value
-
-
-def _explain(error: ValidationError) -> str:
-    """The first problem in words: `evict.frac = 1.5: must be at most 1`."""
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    name, given, context = ".".join(path), first["input"], first.get("ctx", {})
-    if first["type"] == "extra_forbidden":
-        section: Any = RunConfig
-        for part in path[:-1]:
-            section = section.model_fields[part].annotation
-        return f"{name} = {given!r}: unknown setting; {did_you_mean(path[-1], section.model_fields)}"
-    words = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
-    if bound := next((key for key in words if key in context), None):
-        return f"{name} = {given!r}: must be {words[bound]} {context[bound]}{_range(path)}"
-    if first["type"] == "model_type":
-        settings = ", ".join(_field(path).annotation.model_fields)
-        return f"{name} = {given!r}: is a section; set one of its settings: {settings}"
-    if first["type"] in ("string_pattern_mismatch", "tuple_type", "too_short"):
-        return f"{name} = {given!r}: expected {_range(path)[2:-1]}"
-    if first["type"] == "literal_error":
-        return f"{name} = {given!r}: must be {context['expected']}"
-    return f"{name} = {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _range(path: list[str]) -> str:
-    """What the setting is, after its bound: ` (share of the window ...)`."""
-    described = _field(path).description
-    return f" ({described})" if described else ""
-
-
-def _field(path: Sequence[str]) -> Any:
-    """pydantic's description of a setting or section."""
-    section: Any = RunConfig
-    for part in path[:-1]:
-        section = section.model_fields[part].annotation
-    return section.model_fields[path[-1]]

@@ -21,7 +21,7 @@ RECORDED = ("pte-cli", "torch", "transformers", "peft", "accelerate", "numpy", "
 
 
 class RunDir:
-    """`config.json`, `env.json`, `metrics.jsonl`, `status.json`, `checkpoints/`, `adapter/`, `held_out.jsonl`."""
+    """One run: its settings, environment, state, metrics and checkpoints, and what it left (docs/runs.md)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -31,8 +31,10 @@ ORDER = [
 AT_THE_SIDE = {
     "runs": "config",
     "plugin_options": "config",
+    "setting_errors": "config",
     "scaffold": "config",
     "checks": "model",
+    "doctor": "registry",
     "__main__": "cli",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

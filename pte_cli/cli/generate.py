@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pte_cli.cli import ui
+from pte_cli.cli import complete, ui
 from pte_cli.cli.options import (
     GENERATION,
     TASK,
@@ -42,8 +42,15 @@ DEFAULTS = {"evict.budget": 4096, "sampling.max_new_tokens": 512}
 
 
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; without one, or with -, stdin.")] = None,
-    run: Annotated[Path | None, typer.Option(help="A run's folder: its adapter.", rich_help_panel=TASK)] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; without one, or with -, stdin.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", autocompletion=complete.runs, help="A run's folder: its adapter.", rich_help_panel=TASK
+        ),
+    ] = None,
     model: Model = None,
     trust_remote_code: TrustCode = None,
     encoder: Encoder = None,
@@ -51,9 +58,9 @@ def generate(
     frac: Frac = None,
     budget: BudgetTokens = None,
     max_new_tokens: MaxNewTokens = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=GENERATION)] = 0.0,
+    temperature: Annotated[float, typer.Option(metavar="T", help="0 is greedy.", rich_help_panel=GENERATION)] = 0.0,
     top_p: TopP = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling.", rich_help_panel=GENERATION)] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Of sampling.", rich_help_panel=GENERATION)] = 0,
     prompt_style: PromptStyle = None,
     device: Device = None,
     file: File = None,
@@ -123,6 +130,7 @@ def generate(
         f"{result.peak_cache_bytes / 2**20:.2f} MiB of cache ({conditions(config)})",
         soft_wrap=True,
     )
+    ui.next_step(f"pte eval {run}" if run else "pte train")
 
 
 BROKEN_PIPE = 141

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from pte_cli.cli import ui
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
@@ -20,9 +18,11 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 
-def listener(console: Console, progress: ui.StepProgress, config: RunConfig) -> Listener:
+def listener(progress: ui.StepProgress, config: RunConfig) -> Listener:
     """Says what a run does: what is trained before the first step, then progress, signals and broken checkpoints."""
     from pte_cli.eval.run import Listener
+
+    console = progress.console  # its live bar makes room for lines
 
     def start(groups: dict[str, int], step: int) -> None:
         trained = ", ".join(f"{name} {count:,}" for name, count in groups.items() if count)
@@ -47,7 +47,9 @@ def listener(console: Console, progress: ui.StepProgress, config: RunConfig) -> 
     def broken(folder: Path, why: str) -> None:
         console.print(f"checkpoint {folder} can't be used: {why}; trying the one before", soft_wrap=True)
 
-    return Listener(start if is_main_process() else lambda *_: None, step, stopping, broken)
+    if not is_main_process():
+        return Listener(stopping=stopping, broken=broken)
+    return Listener(start, step, progress.measured, stopping, broken)
 
 
 def why_nothing(metrics: dict[str, Any], config: RunConfig) -> str | None:

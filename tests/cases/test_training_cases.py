@@ -31,10 +31,10 @@ def rewarded(monkeypatch):
     )
 
 
-def checkpointed(tiny, d4, folder, flag):
-    done = pte(*grpo(tiny, d4), flag, "--out", flag.strip("-"), cwd=folder)
+def checkpointed(tiny, d4, folder, value):
+    done = pte(*grpo(tiny, d4, f"train.gradient_checkpointing={value}"), "--out", value, cwd=folder)
     assert done.returncode == 0, done.stderr
-    run = folder / flag.strip("-")
+    run = folder / value
     moments = load_file(next(run.glob("checkpoints/step-*/optimizer.safetensors")))
     # After the first step AdamW's first moment is a tenth of the gradient.
     return run, lines_of(run)[0], {k: v for k, v in moments.items() if k.endswith("exp_avg")}, done.stderr
@@ -42,8 +42,8 @@ def checkpointed(tiny, d4, folder, flag):
 
 def test_b03_b17_gradient_checkpointing_keeps_the_past_and_every_tensor_learns(tiny, d4, tmp_path, rewarded):
     """B03: trl#3683, the cache is dropped under checkpointing. B17: open-unlearning#178, B matrices stay zero."""
-    _, plain, expected, _ = checkpointed(tiny, d4, tmp_path, "--no-gradient-checkpointing")
-    run, again, found, stderr = checkpointed(tiny, d4, tmp_path, "--gradient-checkpointing")
+    _, plain, expected, _ = checkpointed(tiny, d4, tmp_path, "false")
+    run, again, found, stderr = checkpointed(tiny, d4, tmp_path, "true")
     assert plain["evictions"] > 2
     assert again["loss"] == pytest.approx(plain["loss"], rel=1e-5)
     assert found.keys() == expected.keys()
