@@ -72,7 +72,11 @@ BAD: dict[str, tuple[str | list[str], str] | tuple[str | list[str], str, dict[st
     "broken TOML": ("train --config c.toml", "--config 'c.toml': Expected ']'", {"c.toml": "[evict\n"}),
     "not UTF-8": ("train --config c.toml", "--config 'c.toml': can't be read", {"c.toml": b"\xff\xfe"}),
     "wrong type in TOML": ("train --config c.toml", "evict.budget = 'big'", {"c.toml": "[evict]\nbudget = 'big'"}),
-    "misspelt section": ("train --config c.toml", "evikt.budget = 60: unknown setting; did you mean 'evict.budget'?", {"c.toml": "[evikt]\nbudget = 60"}),
+    "misspelt section": (
+        "train --config c.toml",
+        "evikt.budget = 60: unknown setting; did you mean 'evict.budget'?",
+        {"c.toml": "[evikt]\nbudget = 60"},
+    ),
     "a list for a table": ("train --config c.json", "expected a table of settings, got list", {"c.json": "[]"}),
     "brackets without end": ("train --config c.json", "--config 'c.json': maximum recursion", {"c.json": "[" * 10**5}),
     # ---- where to write
