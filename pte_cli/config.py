@@ -18,16 +18,24 @@ from typing import Any, Literal
 import tomli
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pte_cli.errors import UsageError, did_you_mean
+from pte_cli.errors import UsageError
+from pte_cli.setting_errors import explain
 
 ENV_PREFIX = "PTE_"
 ENV_OTHER = {"PTE_PLUGINS"}
 
 
 class Section(BaseModel):
-    """Frozen, and a misspelt key is an error."""
+    """Frozen; a misspelt key is an error, and so is a number that is none."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _listed(given: Any) -> Any:
+    """`a,b` as people write it on a command line."""
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",")]
+    return [given] if isinstance(given, int | float) else given
 
 
 class ModelConfig(Section):
@@ -37,7 +45,9 @@ class ModelConfig(Section):
     )
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = Field("float32", description="weights and cache")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]+)?)$", description="auto, cpu, cuda, cuda:N or mps"
+    )
     quantization: Literal["none", "4bit"] = Field("none", description="of the frozen base; 4bit needs bitsandbytes")
     trust_remote_code: bool = Field(False, description="run the code that a model brings with it")
 
@@ -78,13 +88,7 @@ class RewardConfig(Section):
     weights: tuple[float, ...] = Field((), description="one for each (default: 1)")
     options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="options of each, by its name")
 
-    @field_validator("names", "weights", mode="before")
-    @classmethod
-    def _listed(cls, given: Any) -> Any:
-        """`a,b` as people write it on a command line."""
-        if isinstance(given, str):
-            return [part.strip() for part in given.split(",")]
-        return [given] if isinstance(given, int | float) else given
+    _listed = field_validator("names", "weights", mode="before")(_listed)
 
 
 class EvictConfig(Section):
@@ -105,8 +109,10 @@ class AdapterConfig(Section):
     target_modules: tuple[str, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
-        description="adapted linear layers",
+        description="names of linear layers, at least one",
     )
+
+    _listed = field_validator("target_modules", mode="before")(_listed)
 
 
 class SamplingConfig(Section):
@@ -159,11 +165,7 @@ class TrainConfig(Section):
     completions_every: int = Field(10, ge=0, description="steps between tables of sampled completions; 0: none")
     trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = Field((), description="also log to these")
 
-    @field_validator("trackers", mode="before")
-    @classmethod
-    def _listed(cls, given: Any) -> Any:
-        """`a,b` as people write it on a command line."""
-        return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+    _listed = field_validator("trackers", mode="before")(_listed)
 
 
 class EvalConfig(Section):
@@ -174,7 +176,7 @@ class EvalConfig(Section):
 class RunConfig(Section):
     """Everything that determines a run. `out` is where it is written and no part of its identity."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     out: str | None = None
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()
@@ -241,7 +243,7 @@ def _validated(tree: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise UsageError(_explain(error)) from None
+        raise UsageError(explain(error, RunConfig)) from None
     if "grpo" in config.train.objective and config.sampling.temperature == 0:
         raise UsageError(
             "sampling.temperature = 0.0: all completions of a group would be equal and GRPO could learn nothing; "
@@ -263,7 +265,7 @@ def read_file(file: Path) -> dict[str, Any]:
         raise UsageError(f"--config {str(file)!r}: can't be read ({error})") from None
     try:
         tree = json.loads(text) if file.suffix == ".json" else tomli.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--config {str(file)!r}: {error}") from None
     if not isinstance(tree, dict):
         raise UsageError(f"--config {str(file)!r}: expected a table of settings, got {type(tree).__name__}")
@@ -272,17 +274,18 @@ def read_file(file: Path) -> dict[str, Any]:
 
 def _environment(env: Mapping[str, str]) -> list[tuple[str, Any]]:
     """PTE_EVICT__BUDGET=64 is evict.budget = 64."""
-    return [
-        (name.removeprefix(ENV_PREFIX).lower().replace("__", "."), _value(text))
-        for name, text in sorted(env.items())
-        if name.startswith(ENV_PREFIX) and name not in ENV_OTHER
-    ]
+    names = sorted(name for name in env if name.startswith(ENV_PREFIX) and name not in ENV_OTHER)
+    found = [(name.removeprefix(ENV_PREFIX).lower().replace("__", "."), _value(env[name])) for name in names]
+    for name, (setting, _) in zip(names, found, strict=True):
+        if setting.partition(".")[0] not in RunConfig.model_fields:
+            raise UsageError(f"{name} = {env[name]!r}: no setting; unset it, or write PTE_SECTION__NAME")
+    return found
 
 
 def assignment(item: str) -> tuple[str, Any]:
     """NAME and value of a `--set NAME=VALUE`."""
     name, separator, text = item.partition("=")
-    if not separator or not name.strip():
+    if not separator or not all(part.strip() for part in name.split(".")):
         raise UsageError(f"--set {item!r}: expected KEY=VALUE, for example --set evict.frac=0.5")
     return name.strip(), _value(text)
 
@@ -300,7 +303,7 @@ def _value(text: str) -> Any:
     """A TOML value, or the text itself where it is none (`sliding` needs no quotes)."""
     try:
         return tomli.loads(f"value = {text}")["value"]
-    except tomli.TOMLDecodeError:
+    except (tomli.TOMLDecodeError, RecursionError):
         return text.strip()
 
 
@@ -357,32 +360,3 @@ def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(tree, dict):
             raise UsageError(f"{dotted}: {'.'.join(path[: i + 1])} is a setting, not a section")
     tree[last] = value
-
-
-def _explain(error: ValidationError) -> str:
-    """The first problem in words: `evict.frac = 1.5: must be at most 1`."""
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    name, given, context = ".".join(path), first["input"], first.get("ctx", {})
-    if first["type"] == "extra_forbidden":
-        section: Any = RunConfig
-        for part in path[:-1]:
-            section = section.model_fields[part].annotation
-        return f"{name} = {given!r}: unknown setting; {did_you_mean(path[-1], section.model_fields)}"
-    limits = {"greater_than": "more than", "greater_than_equal": "at least", "less_than_equal": "at most"}
-    for kind, words in limits.items():
-        if first["type"] == kind:
-            bound = context["gt" if kind == "greater_than" else "ge" if kind == "greater_than_equal" else "le"]
-            return f"{name} = {given!r}: must be {words} {bound}{_range(path)}"
-    if first["type"] == "literal_error":
-        return f"{name} = {given!r}: must be {context['expected']}"
-    return f"{name} = {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _range(path: list[str]) -> str:
-    """What the setting is, after its bound: ` (share of the window ...)`."""
-    section: Any = RunConfig
-    for part in path[:-1]:
-        section = section.model_fields[part].annotation
-    described = section.model_fields[path[-1]].description
-    return f" ({described})" if described else ""

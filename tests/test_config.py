@@ -45,7 +45,7 @@ def test_a_written_config_starts_the_same_run(tmp_path):
         ("evict.budget=-3", "evict.budget = -3: must be at least 5"),
         ("evict.budget=many", "evict.budget = 'many': input should be a valid integer"),
         ("evict.bugdet=64", "evict.bugdet = 64: unknown setting; did you mean 'budget'"),
-        ("evicct.budget=64", "unknown setting; did you mean 'evict'"),
+        ("evicct.budget=64", "evicct.budget = 64: unknown setting; did you mean 'evict.budget'?"),
         ("evict=3", "evict = 3"),
         ("grpo.group_size=1", "grpo.group_size = 1: must be at least 2"),
         ("train.objective=ppo", "train.objective = 'ppo': must be 'sft', 'grpo' or 'sft+grpo'"),

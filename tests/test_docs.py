@@ -148,7 +148,11 @@ def test_pte_commands_are_spelt_right(file, tmp_path):
                 command = words[1:]
             elif words[:2] in (["pte", "eval"], ["pte", "generate"], ["pte", "profile"]):
                 command = [*words[1:], "--budget", "1"]
-            elif words[:2] == ["pte", "export"] or (words[:2] == ["pte", "plugins"] and words[2] != "check"):
+            elif (
+                words[:2] in (["pte", "runs"], ["pte", "report"])
+                or words[:2] == ["pte", "export"]
+                or (words[:2] == ["pte", "plugins"] and words[2] != "check")
+            ):
                 command = words[1:]
             else:
                 continue
@@ -157,6 +161,7 @@ def test_pte_commands_are_spelt_right(file, tmp_path):
             )
             expected = (
                 "is not a run",
+                "there is no such folder",
                 "evict.budget = 1",
                 "pip install 'pte-cli[gym]'",
                 "completions.jsonl: can't be read",

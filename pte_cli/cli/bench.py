@@ -95,6 +95,11 @@ def evaluate_benchmarks(config: RunConfig, run: RunDir | None, asked: Asked, jso
     ui.out().print(table(result))
     if result["compare"] is not None:
         ui.out().print(comparison(result["compare"]), soft_wrap=True)
+    ui.next_step(
+        f"the same on another run with --compare {asked.out}"
+        if asked.out
+        else "the same with --out FOLDER keeps every sample, to compare others with"
+    )
 
 
 def pass_at(k: str | None, samples: int) -> tuple[int, ...]:

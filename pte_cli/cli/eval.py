@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pte_cli.cli import complete
 from pte_cli.cli.heldout import evaluate_held_out
 from pte_cli.cli.options import (
     BENCHMARKS,
@@ -36,7 +37,12 @@ from pte_cli.errors import UsageError
 
 
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(help="A run's folder. Without one: the model as it is.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN", autocompletion=complete.runs, help="A run's folder. Without one: the model as it is."
+        ),
+    ] = None,
     encoder: Encoder = None,
     evict: Evict = None,
     frac: Frac = None,
@@ -49,47 +55,72 @@ def evaluate(
     bench: Annotated[
         str | None,
         typer.Option(
+            metavar="NAMES",
+            autocompletion=complete.benchmarks,
             help="math500, olympiadbench, minerva, amc23, aime24, aime25, gsm8k or a .jsonl file; several with commas.",
             rich_help_panel=BENCHMARKS,
         ),
     ] = None,
     bench_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder with NAME.jsonl for each. \\[the hub]", rich_help_panel=BENCHMARKS),
+        typer.Option(metavar="FOLDER", help="Folder with NAME.jsonl for each. \\[the hub]", rich_help_panel=BENCHMARKS),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first problems.", rich_help_panel=BENCHMARKS)] = None,
-    samples: Annotated[int | None, typer.Option(help="Of each problem. [1]", rich_help_panel=BENCHMARKS)] = None,
-    k: Annotated[str | None, typer.Option(help="Which pass@k, e.g. 1,4. [1 and all]", rich_help_panel=GRADING)] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="PROBLEMS", help="Only the first problems.", rich_help_panel=BENCHMARKS)
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="Of each problem. \\[1]", rich_help_panel=BENCHMARKS)
+    ] = None,
+    k: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="Which pass@k, e.g. 1,4. \\[1 and all]", rich_help_panel=GRADING),
+    ] = None,
     compare: Annotated[
         Path | None,
         typer.Option(
+            metavar="FOLDER",
             help="The difference from an evaluation written with --out (its folder, or the run's it is in).",
             rich_help_panel=BENCHMARKS,
         ),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="0 is greedy. [0; several samples: sampling.temperature]", rich_help_panel=GENERATION),
+        typer.Option(
+            metavar="T", help="0 is greedy. \\[0; several samples: sampling.temperature]", rich_help_panel=GENERATION
+        ),
     ] = None,
     top_p: TopP = None,
     max_new_tokens: MaxNewTokens = None,
     prompt_style: PromptStyle = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Which held-out problems, or of sampling. [0]", rich_help_panel=OUTPUT)
+        int | None,
+        typer.Option(
+            min=0, metavar="NUMBER", help="Which held-out problems, or of sampling. \\[0]", rich_help_panel=OUTPUT
+        ),
     ] = None,
     grade: Annotated[
         Path | None,
-        typer.Option(help="Only grade recorded completions (JSON Lines); no model.", rich_help_panel=GRADING),
+        typer.Option(
+            metavar="FILE", help="Only grade recorded completions (JSON Lines); no model.", rich_help_panel=GRADING
+        ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="PATH",
             help="Where it is recorded: a new folder; with --bench one that is resumed, with --grade a file.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="jsonl or parquet, of the samples. \\[jsonl]", rich_help_panel=OUTPUT)
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            autocompletion=complete.words("jsonl", "parquet"),
+            help="jsonl or parquet, of the samples. \\[jsonl]",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     file: File = None,
     sets: Sets = None,
@@ -128,7 +159,8 @@ def evaluate(
         flags |= of_task
     else:
         refuse({"--entries": entries, "--problems": problems}, "is for held-out problems of the task, not for --bench")
-    saved = open_run(run, encoder) if run is not None else None
+    trusted = bool(trust_remote_code) or file is not None
+    saved = open_run(run, encoder, trusted=trusted) if run is not None else None
     file = file or (saved.path / "config.json" if saved else None)
     if bench is None:
         return evaluate_held_out(configure(file, flags, sets), saved, out, json)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pte_cli.cli import ui
+from pte_cli.cli import complete, ui
 from pte_cli.cli.options import (
     GENERATION,
     TASK,
@@ -35,15 +35,22 @@ from pte_cli.cli.options import (
     sampling,
 )
 from pte_cli.errors import UsageError
-from pte_cli.tasks.prompts import render
+from pte_cli.tasks.prompts import is_text, render
 
 DEFAULTS = {"evict.budget": 4096, "sampling.max_new_tokens": 512}
 """Of the bare model; a run brings its own."""
 
 
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; without one, or with -, stdin.")] = None,
-    run: Annotated[Path | None, typer.Option(help="A run's folder: its adapter.", rich_help_panel=TASK)] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; without one, or with -, stdin.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", autocompletion=complete.runs, help="A run's folder: its adapter.", rich_help_panel=TASK
+        ),
+    ] = None,
     model: Model = None,
     trust_remote_code: TrustCode = None,
     encoder: Encoder = None,
@@ -51,9 +58,9 @@ def generate(
     frac: Frac = None,
     budget: BudgetTokens = None,
     max_new_tokens: MaxNewTokens = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=GENERATION)] = 0.0,
+    temperature: Annotated[float, typer.Option(metavar="T", help="0 is greedy.", rich_help_panel=GENERATION)] = 0.0,
     top_p: TopP = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling.", rich_help_panel=GENERATION)] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Of sampling.", rich_help_panel=GENERATION)] = 0,
     prompt_style: PromptStyle = None,
     device: Device = None,
     file: File = None,
@@ -71,7 +78,8 @@ def generate(
         "model.trust_remote_code": trust_remote_code,
         "sampling.max_new_tokens": max_new_tokens,
     }
-    saved = open_run(run, encoder) if run is not None else None
+    trusted = bool(trust_remote_code) or file is not None
+    saved = open_run(run, encoder, trusted=trusted) if run is not None else None
     if saved is None:
         refuse_untrained(encoder)
     file = file or (saved.path / "config.json" if saved else None)
@@ -122,6 +130,7 @@ def generate(
         f"{result.peak_cache_bytes / 2**20:.2f} MiB of cache ({conditions(config)})",
         soft_wrap=True,
     )
+    ui.next_step(f"pte eval {run}" if run else "pte train")
 
 
 BROKEN_PIPE = 141
@@ -139,6 +148,8 @@ def read_prompt(prompt: str | None) -> str:
             raise UsageError(f"the prompt on stdin is not UTF-8 text ({error.reason})") from None
     if not prompt or not prompt.strip():
         raise UsageError("the prompt is empty")
+    if not is_text(prompt):
+        raise UsageError(f"the prompt {prompt!r}: is not UTF-8 text")
     return prompt
 
 

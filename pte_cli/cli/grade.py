@@ -30,6 +30,7 @@ def grade_recorded(
     else:
         ui.out().print(heading(file, scores), soft_wrap=True)
         ui.out().print(table(scores))
+        ui.next_step(f"pte eval --grade {file} --out FILE keeps the grade of every sample")
 
 
 def numbers(k: str | None) -> list[int] | None:

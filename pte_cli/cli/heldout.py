@@ -8,6 +8,7 @@ from pathlib import Path
 from pte_cli.cli import ui
 from pte_cli.cli.options import conditions
 from pte_cli.config import RunConfig
+from pte_cli.errors import UsageError
 from pte_cli.runs import RunDir
 
 
@@ -17,8 +18,13 @@ def evaluate_held_out(config: RunConfig, run: RunDir | None, out: Path | None, j
 
     from pte_cli.eval.run import evaluate_saved
 
-    with ui.only_results_on_stdout():
-        result = asdict(evaluate_saved(config, run, into))
+    with ui.only_results_on_stdout(), ui.StepProgress() as progress:
+        try:
+            result = asdict(evaluate_saved(config, run, into, progress.measured))
+        except UsageError:
+            if into is not None:
+                into.discard()
+            raise
     settings = {
         "run": str(run.path) if run else None,
         "model": config.model.name,
@@ -32,3 +38,4 @@ def evaluate_held_out(config: RunConfig, run: RunDir | None, out: Path | None, j
         return
     title = f"{run.path if run else config.model.name}: {conditions(config)}, encoder {settings['encoder']}, greedy"
     ui.out().print(ui.accuracy_table(title, {"result": result}))
+    ui.next_step(f"pte report {out}" if out else f"pte generate ... --run {run.path}" if run else "pte train")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pte_cli.checks import check_config
-from pte_cli.cli import ui
+from pte_cli.cli import complete, ui
 from pte_cli.config import RunConfig, SamplingConfig, load_config, validate
 from pte_cli.errors import UsageError
 from pte_cli.registry import Registry, load_registry
@@ -26,69 +26,111 @@ Evict = Annotated[
     str | None,
     typer.Option(
         "--evict",
-        help="Eviction policy: full, sliding, sink, importance or a plugin. [sliding]",
+        metavar="NAME",
+        autocompletion=complete.plugins("evict"),
+        help="Eviction policy: full, sliding, sink, importance or a plugin. \\[sliding]",
         rich_help_panel=METHOD,
     ),
 ]
 Encoder = Annotated[
     str | None,
     typer.Option(
-        "--encoder", help="What becomes of evicted tokens: pte, none, ttt or a plugin. [pte]", rich_help_panel=METHOD
+        "--encoder",
+        metavar="NAME",
+        autocompletion=complete.plugins("encoder"),
+        help="What becomes of evicted tokens: pte, none, ttt or a plugin. \\[pte]",
+        rich_help_panel=METHOD,
     ),
 ]
 BudgetTokens = Annotated[
     int | None,
-    typer.Option("--budget", help="Cached tokens per layer and head, prompt included. [48]", rich_help_panel=METHOD),
+    typer.Option(
+        "--budget",
+        metavar="TOKENS",
+        help="Cached tokens per layer and head, prompt included. \\[48]",
+        rich_help_panel=METHOD,
+    ),
 ]
 Frac = Annotated[
     float | None,
-    typer.Option("--frac", help="Share of the window evicted when it is full. [0.25]", rich_help_panel=METHOD),
+    typer.Option(
+        "--frac", metavar="SHARE", help="Share of the window evicted when it is full. \\[0.25]", rich_help_panel=METHOD
+    ),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="tiny (built in), a folder, a GGUF file, a hub id, or preset:NAME with --dry-run. [tiny]",
+        metavar="MODEL",
+        help="tiny (built in), a folder, a GGUF file, a hub id, or preset:NAME with --dry-run. \\[tiny]",
         rich_help_panel=TASK,
     ),
 ]
 TrustCode = Annotated[
     bool | None,
-    typer.Option("--trust-remote-code", help="Run the code that a model brings with it. [off]", rich_help_panel=TASK),
+    typer.Option(
+        "--trust-remote-code",
+        metavar="",
+        help="Run the code that a model brings with it. \\[off]",
+        rich_help_panel=TASK,
+    ),
 ]
 Entries = Annotated[
     int | None,
-    typer.Option("--entries", help="Pairs per problem, the difficulty (task.entries). [12]", rich_help_panel=TASK),
+    typer.Option(
+        "--entries",
+        metavar="PAIRS",
+        help="Pairs per problem, the difficulty (task.entries). \\[12]",
+        rich_help_panel=TASK,
+    ),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
         "--data",
         metavar="SOURCE",
-        help="Your own: a JSONL, JSON, CSV or Parquet file, a folder of them, gym:NAME or a hub id. [the task]",
+        help="Your own: a JSONL, JSON, CSV or Parquet file, a folder of them, gym:NAME or a hub id. \\[the task]",
         rich_help_panel=TASK,
     ),
 ]
 Rewards = Annotated[
     list[str] | None,
-    typer.Option("--reward", help="Reward plugin for --data; repeatable. [math-verify]", rich_help_panel=TASK),
+    typer.Option(
+        "--reward",
+        metavar="NAME",
+        autocompletion=complete.plugins("reward"),
+        help="Reward plugin for --data; repeatable. \\[math-verify]",
+        rich_help_panel=TASK,
+    ),
 ]
 Problems = Annotated[
     int | None,
-    typer.Option("--problems", help="Held-out problems to measure on. [256]", rich_help_panel=TASK),
+    typer.Option(
+        "--problems", metavar="PROBLEMS", help="Held-out problems to measure on. \\[256]", rich_help_panel=TASK
+    ),
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps. [auto]", rich_help_panel=TASK)
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        autocompletion=complete.words("auto", "cpu", "cuda", "mps"),
+        help="auto, cpu, cuda, cuda:N or mps. \\[auto]",
+        rich_help_panel=TASK,
+    ),
 ]
 File = Annotated[
     Path | None,
-    typer.Option("--config", help="Settings from a TOML file or a run's config.json.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--config", metavar="FILE", help="Settings from a TOML file or a run's config.json.", rich_help_panel=OUTPUT
+    ),
 ]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
+        autocompletion=complete.assignments,
         help="Any setting, e.g. adapter.rank=16, or option of a strategy, e.g. encoder.normalize=row. Repeatable.",
         rich_help_panel=OUTPUT,
     ),
@@ -97,23 +139,26 @@ MaxNewTokens = Annotated[
     int | None,
     typer.Option(
         "--max-new-tokens",
+        metavar="TOKENS",
         help="Longest completion. \\[a run's; bare model: 512, a benchmark 3072]",
         rich_help_panel=GENERATION,
     ),
 ]
 TopP = Annotated[
     float | None,
-    typer.Option("--top-p", help="Nucleus of sampling. [1: off]", rich_help_panel=GENERATION),
+    typer.Option("--top-p", metavar="SHARE", help="Nucleus of sampling. \\[1: off]", rich_help_panel=GENERATION),
 ]
 PromptStyle = Annotated[
     str | None,
     typer.Option(
         "--prompt-style",
+        metavar="STYLE",
+        autocompletion=complete.words("plain", "chat", "qwen-math", "r1-distill", "auto"),
         help="plain, chat, qwen-math, r1-distill or auto. \\[auto: chat where the tokenizer has a template]",
         rich_help_panel=GENERATION,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
 
 
 def configure(
@@ -134,14 +179,23 @@ def configure(
     return check_config(config, dry_run=dry_run, asks_task=asks_task)
 
 
-def open_run(run: Path, encoder: str | None = None) -> RunDir:
-    """A run that has its adapter. UsageError where it has none, or `encoder` is not what it was trained with."""
+def open_run(run: Path, encoder: str | None = None, *, trusted: bool = False) -> RunDir:
+    """A run that has its adapter. UsageError where it has none, or `encoder` is not what it was trained with.
+
+    trusted: whether code that its model brings may run. That a run's own settings say so is not enough: it may come
+    from someone else.
+    """
     saved = RunDir.open(run)
-    trained = saved.config().encoder.name
+    settings = saved.config()
+    trained = settings.encoder.name
+    if settings.model.trust_remote_code and not trusted:
+        raise UsageError(
+            f"{str(run)!r}: its model {settings.model.name!r} brings code of its own; look at it, and add "
+            "--trust-remote-code to run it"
+        )
     if encoder not in (None, trained):
         raise UsageError(f"--encoder {encoder}: the adapter in {str(run)!r} was trained with {trained!r}; leave it out")
-    if not (saved.adapter / "adapter_config.json").is_file():
-        raise UsageError(f"{str(run)!r}: has no adapter yet (was its training interrupted?)")
+    saved.check_adapter()
     return saved
 
 

@@ -11,8 +11,8 @@ import typer
 from pydantic.fields import FieldInfo
 from rich.table import Table
 
-from pte_cli.cli import ui
-from pte_cli.cli.options import report_plugins
+from pte_cli.cli import complete, ui
+from pte_cli.cli.options import Json, report_plugins
 from pte_cli.config import assignment
 from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.registry import KINDS, Found, Registry, load_registry
@@ -20,19 +20,26 @@ from pte_cli.scaffold import write_plugin
 
 plugins = typer.Typer(name="plugins", help="Find, inspect, check and write plugins.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A plugin's name, or DISTRIBUTION:NAME.")]
-Kind = Annotated[str | None, typer.Option("--kind", metavar="KIND", help=f"One of {', '.join(KINDS)}.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="PLUGIN", autocompletion=complete.plugins(), help="A plugin's name, or DISTRIBUTION:NAME."),
+]
+Kind = Annotated[
+    str | None,
+    typer.Option("--kind", metavar="KIND", autocompletion=complete.kinds, help=f"One of {', '.join(KINDS)}."),
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the plugin. Repeatable."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 @plugins.command("list")
 def show_all(
     kind: Kind = None,
-    errors: Annotated[bool, typer.Option("--errors", help="What was left out, why, and where it failed.")] = False,
+    errors: Annotated[
+        bool, typer.Option("--errors", metavar="", help="What was left out, why, and where it failed.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Every plugin that was found; a name that several distributions use needs its qualified spelling."""
@@ -45,8 +52,7 @@ def show_all(
         _print_errors(registry)
     else:
         _print_table([_row(f) for f in found], ("kind", "name", "qualified", "version", "summary"))
-        if registry.errors:
-            ui.err().print("left-out plugins: pte plugins list --errors")
+        ui.next_step("pte plugins list --errors" if registry.errors else "pte plugins info NAME")
 
 
 @plugins.command("info")
@@ -69,11 +75,12 @@ def show_one(name: Name, kind: Kind = None, json: Json = False) -> None:
     console.print(f"from {found.qualified} {found.version}, {document['file']}\n", soft_wrap=True)
     console.print(document["doc"] or "no description", soft_wrap=True)
     fields = found.spec.options.model_fields
-    if not fields:
+    if fields:
+        console.print(f"\noptions, --set {found.kind.section}.NAME=VALUE")
+        _print_table([_option(*item) for item in fields.items()], ("name", "type", "default", "description"))
+    else:
         console.print("\nno options")
-        return
-    console.print(f"\noptions, --set {found.kind.section}.NAME=VALUE")
-    _print_table([_option(*item) for item in fields.items()], ("name", "type", "default", "description"))
+    ui.next_step(f"pte plugins check {name}")
 
 
 @plugins.command("check")
@@ -95,15 +102,27 @@ def check(name: Name, kind: Kind = None, sets: Options = None, json: Json = Fals
             ui.out().print(f"{'pass' if outcome.passed else 'FAIL'}  {outcome.check}{reason}", soft_wrap=True)
         summary = f"{failed} of {len(outcomes)} checks failed" if failed else f"all {len(outcomes)} checks passed"
         ui.err().print(f"{found.kind.title} {found.qualified}: {summary}", soft_wrap=True)
+        usable = not failed and found.kind.name in ("evict", "encoder")
+        ui.next_step(f"pte train --{found.kind.name} {name} --dry-run" if usable else f"pte plugins info {name}")
     if failed:
         raise typer.Exit(1)
 
 
 @plugins.command("new")
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the package and of the plugin, such as my-policy.")],
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="evict, encoder or reward.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write. [./NAME]")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the package and of the plugin, such as my-policy.")
+    ],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            autocompletion=complete.words("evict", "encoder", "reward"),
+            help="evict, encoder or reward.",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Folder to write. \\[./NAME]")] = None,
     json: Json = False,
 ) -> None:
     """Write a package with a working plugin, its tests and an entry point. Nothing is overwritten."""

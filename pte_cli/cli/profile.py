@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from pte_cli.cli import ui
+from pte_cli.cli import complete, ui
 from pte_cli.cli.options import (
     OUTPUT,
     Device,
@@ -26,7 +26,8 @@ from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.model.families import FAMILIES
 from pte_cli.model.presets import PREFIX
-from pte_cli.model.source import check_trainable, describe_model
+from pte_cli.model.source import BUILT_IN, check_trainable, describe_model
+from pte_cli.runs import check_writable
 
 if TYPE_CHECKING:
     from pte_cli.profile.arms import Question
@@ -42,45 +43,73 @@ POWERS = "BKMGT"
 def profile(
     model: Annotated[
         str | None,
-        typer.Argument(help="tiny (built in), a folder, a GGUF file, a hub id, or preset:NAME (no weights). [tiny]"),
+        typer.Argument(
+            metavar="MODEL",
+            help="tiny (built in), a folder, a GGUF file, a hub id, or preset:NAME (no weights). \\[tiny]",
+        ),
     ] = None,
-    report: Annotated[str, typer.Option(help="memory, speed, flops or trace.")] = "memory",
+    report: Annotated[
+        str,
+        typer.Option(metavar="NAME", autocompletion=complete.words(*REPORTS), help="memory, speed, flops or trace."),
+    ] = "memory",
     length: Annotated[
         list[int] | None,
-        typer.Option(help="Tokens per completion; repeatable. [128, 256, 512]", rich_help_panel=STEP),
+        typer.Option(
+            metavar="TOKENS", help="Tokens per completion; repeatable. \\[128, 256, 512]", rich_help_panel=STEP
+        ),
     ] = None,
     budget: Annotated[
         list[int] | None,
-        typer.Option(help="Cached tokens per layer and head, prompt included; repeatable. [48]", rich_help_panel=STEP),
-    ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Completions at a time.", rich_help_panel=STEP)] = 8,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.", rich_help_panel=STEP)] = 16,
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Also find the longest and the most rows that fit, e.g. 24GiB.", rich_help_panel=STEP),
-    ] = None,
-    measure: Annotated[
-        bool,
         typer.Option(
-            "--measure/--no-measure",
-            help="memory: train the steps too, where the model has weights.",
+            metavar="TOKENS",
+            help="Cached tokens per layer and head, prompt included; repeatable. \\[48]",
             rich_help_panel=STEP,
         ),
-    ] = True,
-    gradient: Annotated[str, typer.Option(help="truncated or exact.", rich_help_panel=STEP)] = "truncated",
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Completions at a time.", rich_help_panel=STEP)] = 8,
+    prompt: Annotated[
+        int, typer.Option(min=1, metavar="TOKENS", help="Tokens of each prompt.", rich_help_panel=STEP)
+    ] = 16,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="Also find the longest and the most rows that fit, e.g. 24GiB.", rich_help_panel=STEP
+        ),
+    ] = None,
+    no_measure: Annotated[
+        bool,
+        typer.Option(
+            "--no-measure",
+            metavar="",
+            help="Predict memory only. \\[measure too, where the model has weights]",
+            rich_help_panel=STEP,
+        ),
+    ] = False,
+    gradient: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", autocompletion=complete.words(*GRADIENTS), help="truncated or exact.", rich_help_panel=STEP
+        ),
+    ] = "truncated",
     gradient_checkpointing: Annotated[
         bool | None,
         typer.Option(
-            "--gradient-checkpointing/--no-gradient-checkpointing",
-            help="Keep one layer's activations at a time. [off]",
+            "--gradient-checkpointing",
+            metavar="",
+            help="Keep one layer's activations at a time. \\[off]",
             rich_help_panel=STEP,
         ),
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(help="float32, bfloat16, float16 or float64. \\[float32; presets bfloat16]", rich_help_panel=STEP),
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete.words("float32", "bfloat16", "float16", "float64"),
+            help="float32, bfloat16, float16 or float64. \\[float32; presets bfloat16]",
+            rich_help_panel=STEP,
+        ),
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="LoRA rank. [32]", rich_help_panel=STEP)] = None,
+    rank: Annotated[int | None, typer.Option(metavar="RANK", help="LoRA rank. \\[32]", rich_help_panel=STEP)] = None,
     encoder: Encoder = None,
     evict: Evict = None,
     frac: Frac = None,
@@ -88,7 +117,9 @@ def profile(
     trust_remote_code: TrustCode = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for a page (HTML), a figure (PNG) and the trace.", rich_help_panel=OUTPUT),
+        typer.Option(
+            metavar="FOLDER", help="Folder for a page (HTML), a figure (PNG) and the trace.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     file: File = None,
     sets: Sets = None,
@@ -129,6 +160,7 @@ def profile(
         from pte_cli.profile.plots import check_plots
 
         check_plots()
+        check_writable("--out", out)
 
     from pte_cli.profile.arms import Question, arms_of
 
@@ -147,7 +179,7 @@ def profile(
             from pte_cli.profile.memory import memory_report
 
             found = memory_report(
-                question, described, measure=measure and not weightless(config), memory=limit, tell=ui.err().print
+                question, described, measure=not (no_measure or weightless(config)), memory=limit, tell=ui.err().print
             )
         elif report == "flops":
             from pte_cli.profile.flops import flops_report
@@ -188,6 +220,12 @@ def show(found: dict[str, Any], out: Path | None, json: bool) -> None:
         console.print(table)
     for kind, path in found.get("files", {}).items():
         ui.err().print(f"{kind}: {path}", soft_wrap=True)
+    ui.next_step(f"pte train {model_flag(found['model'])}--dry-run")
+
+
+def model_flag(name: str) -> str:
+    """`--model NAME ` for the commands that come next; nothing for the built-in model."""
+    return "" if name == BUILT_IN else f"--model {name} "
 
 
 def describe(config: RunConfig, question: Question) -> str:

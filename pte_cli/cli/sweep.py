@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from pte_cli.cli import ui
+from pte_cli.cli import complete, ui
 from pte_cli.cli.options import OUTPUT, Json, report_plugins
 from pte_cli.config import ENV_OTHER, ENV_PREFIX
 from pte_cli.errors import PteError, UsageError
@@ -23,13 +23,11 @@ from pte_cli.sweep.state import state_of, sweep_lock
 
 RUNS = "Which runs"
 SOME_FAILED = 3
-FILE_WIDTH = 160
-"""Columns of a table that goes to a file or a pipe, which would be cut to 80."""
 RERUNS: tuple[Rerun, ...] = ("failed", "all")
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="The experiments, TOML; see docs/sweep.md.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiments, TOML; see docs/sweep.md.")],
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,19 +36,36 @@ def sweep(
             rich_help_panel=RUNS,
         ),
     ] = None,
-    rerun: Annotated[str | None, typer.Option(help="failed or all: start these anew.", rich_help_panel=RUNS)] = None,
+    rerun: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHICH",
+            autocompletion=complete.words("failed", "all"),
+            help="failed or all: start these anew.",
+            rich_help_panel=RUNS,
+        ),
+    ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time. \\[the file's]", rich_help_panel=RUNS)
+        int | None,
+        typer.Option(min=1, metavar="COUNT", help="Runs at the same time. \\[the file's]", rich_help_panel=RUNS),
     ] = None,
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Stop everything when a run fails.", rich_help_panel=RUNS)
+        bool, typer.Option("--fail-fast", metavar="", help="Stop everything when a run fails.", rich_help_panel=RUNS)
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the sweep. \\[runs/NAME]", rich_help_panel=OUTPUT)] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the sweep. \\[runs/NAME]", rich_help_panel=OUTPUT)
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, show the plan, start nothing.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--dry-run", metavar="", help="Check everything, show the plan, start nothing.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     report_only: Annotated[
-        bool, typer.Option("--report-only", help="Report on what is finished, start nothing.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--report-only", metavar="", help="Report on what is finished, start nothing.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -64,6 +79,8 @@ def sweep(
     plan = make_plan(read, folder, only=only or [], rerun=rerun, jobs=jobs)
     if dry_run:
         show_plan(plan, json)
+        if not json:
+            ui.next_step(f"pte sweep {file}")
         return
     try:
         standing = Standing() if report_only else work_off(plan, rerun, fail_fast)
@@ -79,6 +96,8 @@ def sweep(
     failed = [task for task in plan.tasks if state_of(task.where) == "failed"]
     if failed and not standing.failed:
         ui.err().print(f"failed earlier and left so: {len(failed)}; --rerun failed tries them again", soft_wrap=True)
+    if not json:
+        ui.next_step(f"pte sweep {file} --rerun failed" if failed else f"pte runs list {folder}")
     if failed and not report_only:
         raise typer.Exit(SOME_FAILED)
 
@@ -127,8 +146,6 @@ def show_plan(plan: Plan, json: bool) -> None:
         ui.print_json(plan_document(plan))
         return
     console = ui.out()
-    if not console.is_terminal:
-        console.width = FILE_WIDTH
     console.print(f"{plan.file.path}: {describe_counts(plan)}", soft_wrap=True)
     table = Table(show_edge=False, pad_edge=False)
     for name in ("configuration", "command", "seeds", "runs", "state"):
@@ -178,8 +195,6 @@ def show_report(plan: Plan, standing: Standing, json: bool) -> None:
         ui.print_json({"report": str(written.page), "queue": queue, **document(written.summary)})
         return
     console = ui.out()
-    if not console.is_terminal:
-        console.width = FILE_WIDTH
     for title, headings, body in tables(written.summary):
         table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
         for i, heading in enumerate(headings):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pte_cli.cli import ui
+from pte_cli.cli import complete, ui
 from pte_cli.cli.options import (
     OUTPUT,
     BudgetTokens,
@@ -43,30 +44,47 @@ def train(
     evict: Evict = None,
     frac: Frac = None,
     budget: BudgetTokens = None,
-    rank: Annotated[int | None, typer.Option(help="LoRA rank. [32]", rich_help_panel="Method")] = None,
+    rank: Annotated[
+        int | None, typer.Option(metavar="RANK", help="LoRA rank. \\[32]", rich_help_panel="Method")
+    ] = None,
     objective: Annotated[
-        str | None, typer.Option(help="sft, grpo or sft+grpo. [sft]", rich_help_panel=OPTIMISATION)
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete.words("sft", "grpo", "sft+grpo"),
+            help="sft, grpo or sft+grpo. \\[sft]",
+            rich_help_panel=OPTIMISATION,
+        ),
     ] = None,
     sft_steps: Annotated[
-        int | None, typer.Option(help="Steps on worked examples. [500]", rich_help_panel=OPTIMISATION)
+        int | None,
+        typer.Option(metavar="STEPS", help="Steps on worked examples. \\[500]", rich_help_panel=OPTIMISATION),
     ] = None,
     grpo_steps: Annotated[
-        int | None, typer.Option(help="Steps of reinforcement learning. [40]", rich_help_panel=OPTIMISATION)
+        int | None,
+        typer.Option(metavar="STEPS", help="Steps of reinforcement learning. \\[40]", rich_help_panel=OPTIMISATION),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Completions per problem. [8]", rich_help_panel=OPTIMISATION)
+        int | None, typer.Option(metavar="COUNT", help="Completions per problem. \\[8]", rich_help_panel=OPTIMISATION)
     ] = None,
     loss_type: Annotated[
         str | None,
-        typer.Option(help="grpo, dr_grpo, dapo, bnpo, gspo or cispo. \\[dapo]", rich_help_panel=OPTIMISATION),
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete.words("grpo", "dr_grpo", "dapo", "bnpo", "gspo", "cispo"),
+            help="grpo, dr_grpo, dapo, bnpo, gspo or cispo. \\[dapo]",
+            rich_help_panel=OPTIMISATION,
+        ),
     ] = None,
     beta: Annotated[
         float | None,
-        typer.Option(help="Weight of the KL to the base model. [0]", rich_help_panel=OPTIMISATION),
+        typer.Option(metavar="WEIGHT", help="Weight of the KL to the base model. \\[0]", rich_help_panel=OPTIMISATION),
     ] = None,
     grad: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
+            autocompletion=complete.words("truncated", "exact"),
             help="truncated, or exact: through the cache and what was evicted too. \\[truncated]",
             rich_help_panel=OPTIMISATION,
         ),
@@ -74,8 +92,9 @@ def train(
     gradient_checkpointing: Annotated[
         bool | None,
         typer.Option(
-            "--gradient-checkpointing/--no-gradient-checkpointing",
-            help="Less memory, about a third more computation in training. [off]",
+            "--gradient-checkpointing",
+            metavar="",
+            help="Less memory, about a third more computation in training. \\[off]",
             rich_help_panel=OPTIMISATION,
         ),
     ] = None,
@@ -86,30 +105,49 @@ def train(
     entries: Entries = None,
     problems: Problems = None,
     device: Device = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random. [0]", rich_help_panel=OUTPUT)] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. [runs/TIME-...]", rich_help_panel=OUTPUT)] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Seed of everything random. \\[0]", rich_help_panel=OUTPUT)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The run's folder. \\[runs/TIME-...]", rich_help_panel=OUTPUT)
+    ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(help="A run's folder: go on from its last checkpoint, with its settings.", rich_help_panel=OUTPUT),
+        typer.Option(
+            metavar="RUN",
+            autocompletion=complete.runs,
+            help="A run's folder: go on from its last checkpoint, with its settings.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     save_every: Annotated[
-        int | None, typer.Option(help="Steps between checkpoints. [50]", rich_help_panel=OUTPUT)
+        int | None, typer.Option(metavar="STEPS", help="Steps between checkpoints. \\[50]", rich_help_panel=OUTPUT)
     ] = None,
     track: Annotated[
         str | None,
-        typer.Option(help="Also log to tensorboard, trackio or wandb; several with commas.", rich_help_panel=OUTPUT),
+        typer.Option(
+            metavar="NAMES",
+            autocompletion=complete.words("tensorboard", "trackio", "wandb"),
+            help="Also log to tensorboard, trackio or wandb; several with commas.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     file: File = None,
     sets: Sets = None,
     show_prompt: Annotated[
         bool,
         typer.Option(
-            "--show-prompt", help="Show the first prompt as the model sees it, train nothing.", rich_help_panel=OUTPUT
+            "--show-prompt",
+            metavar="",
+            help="Show the first prompt as the model sees it, train nothing.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Check and show the settings, train nothing.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--dry-run", metavar="", help="Check and show the settings, train nothing.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -174,7 +212,12 @@ def train(
     from pte_cli.eval.run import train_and_evaluate
 
     with ui.only_results_on_stdout(), ui.StepProgress() as progress:
-        result = train_and_evaluate(config, run, listener(console, progress, config), dataset)
+        try:
+            result = train_and_evaluate(config, run, listener(progress, config), dataset)
+        except UsageError:
+            if saved is None and is_main_process():
+                run.discard()
+            raise
     if not is_main_process():
         return
     if json:
@@ -189,7 +232,7 @@ def train(
         f"\ntrained {result['steps']} steps in {minutes:.1f} minutes; adapter in {run.adapter}",
         soft_wrap=True,
     )
-    console.print(f"next: pte eval {path}", soft_wrap=True)
+    ui.next_step(f"pte report {path}, or pte eval {path}")
 
 
 def describe(config: RunConfig) -> str:
@@ -228,7 +271,7 @@ def show_first_prompt(config: RunConfig, dataset: RenderedDataset | None, json: 
         ui.print_json(document)
         return
     ui.err().print(f"{first.row.place}, style {dataset.style}, {len(first.prompt.ids)} tokens:", soft_wrap=True)
-    ui.out().print(first.prompt.text, soft_wrap=True)
+    sys.stdout.write(f"{first.prompt.text}\n")
 
 
 def show_plan(config: RunConfig, path: Path, json: bool) -> None:
@@ -253,3 +296,4 @@ def show_plan(config: RunConfig, path: Path, json: bool) -> None:
             console.print(f"  {section:9} {shown}", soft_wrap=True)
     if sizes is not None:
         console.print(ui.sizes_table(config.model.name, sizes))
+    ui.next_step("the same without --dry-run")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from pte_cli.cli import ui
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
@@ -20,9 +18,11 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 
-def listener(console: Console, progress: ui.StepProgress, config: RunConfig) -> Listener:
+def listener(progress: ui.StepProgress, config: RunConfig) -> Listener:
     """Says what a run does: what is trained before the first step, then progress, signals and broken checkpoints."""
     from pte_cli.eval.run import Listener
+
+    console = progress.console  # its live bar makes room for lines
 
     def start(groups: dict[str, int], step: int) -> None:
         trained = ", ".join(f"{name} {count:,}" for name, count in groups.items() if count)
@@ -32,13 +32,37 @@ def listener(console: Console, progress: ui.StepProgress, config: RunConfig) -> 
         if step:
             console.print(f"goes on after step {step}", soft_wrap=True)
 
+    said: set[str] = set()
+
+    def step(metrics: dict[str, Any], total: int) -> None:
+        why = why_nothing(metrics, config)
+        if why is not None and why not in said:
+            said.add(why)
+            console.print(f"step {metrics['step']}: nothing was learnt: {why}", soft_wrap=True)
+        progress.step(metrics, total)
+
     def stopping() -> None:
         console.print("finishing this step, then saving; once more to stop at once", soft_wrap=True)
 
     def broken(folder: Path, why: str) -> None:
         console.print(f"checkpoint {folder} can't be used: {why}; trying the one before", soft_wrap=True)
 
-    return Listener(start if is_main_process() else lambda *_: None, progress.step, stopping, broken)
+    if not is_main_process():
+        return Listener(stopping=stopping, broken=broken)
+    return Listener(start, step, progress.measured, stopping, broken)
+
+
+def why_nothing(metrics: dict[str, Any], config: RunConfig) -> str | None:
+    """Why no completion of this step's rollout taught anything, and what helps; None where some did."""
+    if metrics.get("completions/learnt_from") != 0:
+        return None
+    count = config.grpo.prompts * config.grpo.group_size
+    if metrics["completions/clipped_ratio"] == 1 and config.grpo.mask_truncated_completions:
+        limit = config.sampling.max_new_tokens
+        return f"all {count} completions were cut off and are masked; raise sampling.max_new_tokens = {limit}"
+    if metrics.get("without_reward") == count:
+        return f"none of the {count} completions has a reward; look at the answers in the data"
+    return "in every group the completions that count have equal rewards"
 
 
 def memory(config: RunConfig, sizes: dict[str, int]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from types import TracebackType
 from typing import Any
@@ -30,14 +31,28 @@ SHOWN = {
 QUIET_SECONDS = 5.0
 
 
+FILE_WIDTH = 160
+"""Columns of a table that goes to a file or a pipe, which would be cut to 80 otherwise."""
+
+
+class Lines(Console):
+    """Asked for `soft_wrap`, it breaks lines between words on a terminal, and never for a file or a pipe."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **more: Any) -> None:
+        super().print(*objects, soft_wrap=bool(soft_wrap) and not self.is_terminal, **more)
+
+
 def out() -> Console:
     """Results: stdout."""
-    return Console(highlight=False, markup=False)
+    console = Lines(highlight=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_WIDTH
+    return console
 
 
 def err() -> Console:
     """Everything else: stderr."""
-    return Console(stderr=True, highlight=False, markup=False)
+    return Lines(stderr=True, highlight=False, markup=False)
 
 
 def only_results_on_stdout() -> AbstractContextManager[object]:
@@ -47,6 +62,20 @@ def only_results_on_stdout() -> AbstractContextManager[object]:
 
 def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def next_step(command: str) -> None:
+    """The last line of a command: what to run next."""
+    err().print(f"next: {command}", soft_wrap=True)
+
+
+def table(columns: Sequence[str], numbers_from: int | None = None) -> Table:
+    """A table without a frame; columns from number `numbers_from` on are aligned right."""
+    made = Table(show_edge=False, pad_edge=False)
+    for i, name in enumerate(columns):
+        right = numbers_from is not None and i >= numbers_from
+        made.add_column(name, overflow="fold", justify="right" if right else "left")
+    return made
 
 
 class StepProgress:
@@ -79,7 +108,7 @@ class StepProgress:
             self.bar.stop()
 
     def step(self, metrics: dict[str, Any], total: int) -> None:
-        """Show the metrics of one step of `total`."""
+        """Show the metrics of one step of `total`: on a terminal in the bar, else at most every few seconds."""
         shown = "  ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
         if self.bar is not None:
             self.bar.update(
@@ -88,6 +117,10 @@ class StepProgress:
         elif time.monotonic() - self.last >= QUIET_SECONDS or metrics["step"] == total:
             self.last = time.monotonic()
             self.console.print(f"{metrics['phase']} {metrics['step']}/{total}  {shown}", soft_wrap=True)
+
+    def measured(self, done: int, total: int) -> None:
+        """Show that `done` of `total` held-out problems are answered."""
+        self.step({"phase": "held-out problems", "step": done}, total)
 
 
 def percent(accuracy: dict[str, Any]) -> str:

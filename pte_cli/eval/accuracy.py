@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from pte_cli.config import RunConfig
 from pte_cli.errors import PteError
+from pte_cli.eval.samples import sample_records
 from pte_cli.eval.statistics import wilson
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.engine import Budget, RolloutEngine
@@ -51,13 +52,18 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An accuracy, and what became of each of the problems it is of: one mapping each, ready for JSON."""
+    """An accuracy, what became of each of the problems it is of, and some of them token by token, ready for JSON."""
 
     accuracy: Accuracy
     problems: Sequence[dict[str, Any]]
+    samples: Sequence[dict[str, Any]]
 
 
-def evaluate(prepared: Prepared, config: RunConfig) -> Evaluation:
+OnDone = Callable[[int, int], None]
+"""Told how many problems are done, and of how many."""
+
+
+def evaluate(prepared: Prepared, config: RunConfig, on_done: OnDone = lambda done, total: None) -> Evaluation:
     """Greedy completions for at most `config.eval.problems` held-out problems, and which are right.
 
     PteError where there are none, or none can be graded.
@@ -74,7 +80,11 @@ def evaluate(prepared: Prepared, config: RunConfig) -> Evaluation:
         batch=config.sampling.rows,
     )
     start = time.perf_counter()
-    traces = engine.generate([question.prompt for question in questions])
+    found: dict[int, Trace] = {}
+    for i, trace in engine.stream([question.prompt for question in questions]):
+        found[i] = trace
+        on_done(len(found), len(questions))
+    traces = [found[i] for i in range(len(questions))]
     seconds = time.perf_counter() - start
     scores = score_traces(prepared.examples, questions, traces)
     rewards = [reward for reward in scores.rewards if not math.isnan(reward)]
@@ -105,7 +115,8 @@ def evaluate(prepared: Prepared, config: RunConfig) -> Evaluation:
         state_bytes=state_bytes(prepared.model, rows),
         adapter_bytes=sum(p.numel() * p.element_size() for p in adapter_parameters(prepared.model)),
     )
-    return Evaluation(accuracy, problem_records(questions, traces, scores))
+    samples = sample_records(prepared.examples, questions, traces, scores)
+    return Evaluation(accuracy, problem_records(questions, traces, scores), samples)
 
 
 def state_bytes(model: BoundedModel, rows: int) -> int:

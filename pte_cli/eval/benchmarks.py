@@ -9,6 +9,7 @@ from typing import Any
 
 from pte_cli.errors import UsageError, did_you_mean
 from pte_cli.eval.recorded import read_records
+from pte_cli.tasks.prompts import is_text
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def _place(name: str, folder: Path | None) -> Path | OnHub:
         if name not in BENCHMARKS:
             raise UsageError(f"--bench {name}: unknown benchmark; {did_you_mean(name, BENCHMARKS)}; or a .jsonl file")
         return BENCHMARKS[name]
+    if Path(name).name != name:
+        raise UsageError(f"--bench {name}: is no name of a file in {folder}; name it without a folder")
     for file in (folder / f"{name}.jsonl", folder / f"{name}_test.jsonl"):
         if name and file.is_file():
             return file
@@ -112,6 +115,8 @@ def _problem(name: str, where: str, row: Mapping[str, Any], number: int) -> Benc
             value = number
         if isinstance(value, list):
             value = ", ".join(str(part) for part in value)
+        if isinstance(value, str) and not is_text(value):
+            raise UsageError(f"{where}: {field!r} holds half a surrogate pair, which is no text; leave the row out")
         if value is None or not str(value).strip():
             raise UsageError(f"{where}: no {field!r}; a row needs problem and answer, and id if it has one")
         fields[field] = str(value)

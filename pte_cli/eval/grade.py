@@ -125,6 +125,8 @@ def _writing(path: Path | None) -> Iterator[IO[str] | None]:
         return
     part = path.with_name(path.name + ".part")
     try:
+        if path.is_dir():
+            raise UsageError(f"--out {path}: is a folder; name a file for the grades")
         file = part.open("w", encoding="utf-8", errors="surrogatepass")
     except OSError as error:
         raise UsageError(f"--out {path}: can't be written: {error.strerror}") from None

@@ -36,11 +36,13 @@ class Listener:
     """Whom a run tells what it does; by default no one.
 
     start: parameters trained by group, the step it starts from. step: the metrics of a step and how many there are.
+    measured: held-out problems done, and of how many.
     stopping: a signal came; the step under way is finished first. broken: a checkpoint that can't be used, and why.
     """
 
     start: Callable[[dict[str, int], int], None] = _nothing
     step: Callable[[dict[str, Any], int], None] = _nothing
+    measured: Callable[[int, int], None] = _nothing
     stopping: Callable[[], None] = _nothing
     broken: Callable[[Path, str], None] = _nothing
 
@@ -126,13 +128,13 @@ class _Run:
         """Accuracy before training, measured once in the life of a run."""
         found: dict[str, Any] | None = self.run.read_json("before.json")
         if found is None:
-            found = asdict(evaluate(prepared, self.config).accuracy)
+            found = asdict(evaluate(prepared, self.config, self.listener.measured).accuracy)
             if self.processes.main:
                 self.run.write_json("before.json", found)
         return found
 
     def _after(self, prepared: Prepared) -> dict[str, Any]:
-        evaluation = evaluate(prepared, self.config)
+        evaluation = evaluate(prepared, self.config, self.listener.measured)
         return record_problems(self.run, evaluation) if self.processes.main else asdict(evaluation.accuracy)
 
     def _train(self, trainer: Trainer) -> None:
@@ -182,12 +184,18 @@ def save_adapter(prepared: Prepared, run: RunDir) -> None:
 
 
 def record_problems(run: RunDir, evaluation: Evaluation) -> dict[str, Any]:
-    """Write what became of each held-out problem to held_out.jsonl; the accuracy, as status.json has it."""
+    """Write held_out.jsonl, what became of each problem, and samples.jsonl; the accuracy, as status.json has it."""
     run.write_lines("held_out.jsonl", evaluation.problems)
+    run.write_lines("samples.jsonl", evaluation.samples)
     return asdict(evaluation.accuracy)
 
 
-def evaluate_saved(config: RunConfig, run: RunDir | None, into: RunDir | None = None) -> Accuracy:
+def evaluate_saved(
+    config: RunConfig,
+    run: RunDir | None,
+    into: RunDir | None = None,
+    on_done: Callable[[int, int], None] = _nothing,
+) -> Accuracy:
     """Accuracy of a run's adapter, or of the bare model when there is no run.
 
     into: a new run's folder to record it in, with what became of each problem.
@@ -196,7 +204,7 @@ def evaluate_saved(config: RunConfig, run: RunDir | None, into: RunDir | None = 
     if into is not None:
         into.status(RUNNING, step=0)
     try:
-        evaluation = evaluate(prepare(config, adapter=run.adapter if run else None), config)
+        evaluation = evaluate(prepare(config, adapter=run.adapter if run else None), config, on_done)
     except BaseException as error:
         if into is not None:
             state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED

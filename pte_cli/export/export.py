@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pte_cli.config import RunConfig
 from pte_cli.errors import UsageError
 from pte_cli.export.card import model_card
-from pte_cli.runs import RunDir
+from pte_cli.runs import RunDir, check_writable
 
 MERGEABLE = "none"
 """The encoder whose adapter is plain LoRA: one set of weights, whatever is read."""
@@ -32,13 +32,9 @@ class Exported:
 
 def check_out(out: Path) -> None:
     """UsageError when `out` is there already or could not be made."""
-    if out.exists():
+    if os.path.lexists(out):
         raise UsageError(f"{str(out)!r}: is there already; choose a new folder")
-    there = out.absolute().parent
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{str(out)!r}: {str(there)!r} is not a folder that can be written; choose another")
+    check_writable("OUT", out.absolute())
 
 
 def export(config: RunConfig, run: RunDir, out: Path) -> Exported:
@@ -89,9 +85,9 @@ def trained_encoder(run: RunDir) -> str:
 
 def save_merged(config: RunConfig, adapter: Path, folder: Path) -> str:
     """The model with the adapter's LoRA added to its weights, and its tokenizer; returns the class that loads that."""
-    from peft import PeftModel
     from transformers import PreTrainedTokenizerFast
 
+    from pte_cli.model.adapter import load_adapter
     from pte_cli.model.load import load_model
 
     base, tokenizer = load_model(config.model)
@@ -100,7 +96,7 @@ def save_merged(config: RunConfig, adapter: Path, folder: Path) -> str:
             f"model.name = {config.model.name!r}: its weights are quantised, and merging would round the adapter away; "
             "export with --model and the same model in full precision"
         )
-    merged: Any = PeftModel.from_pretrained(base, adapter).merge_and_unload(safe_merge=True)
+    merged: Any = load_adapter(base, adapter).merge_and_unload(safe_merge=True)
     merged.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     # AutoTokenizer would take a generic one for the model family's own, and decode it otherwise.

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from aenum import extend_enum
 from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora.layer import Linear as LoraLinear
 from peft.utils import PeftType, register_peft_method
+from peft.utils.error import NoMatchingPeftModuleError
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -160,7 +164,35 @@ def add_adapter(
         encoder=encoder,
         encoder_options=encoder_options or {},
     )
-    return get_peft_model(model, config)
+    try:
+        return get_peft_model(model, config)
+    except NoMatchingPeftModuleError:
+        known = sorted({name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)})
+        raise UsageError(
+            f"adapter.target_modules = {list(target_modules)!r}: the model has no layers of these names; "
+            f"its linear layers: {', '.join(known)}"
+        ) from None
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
+    """`model` with the adapter in `folder`. UsageError where that is not one of ours, damaged, or of another model."""
+    here = f"the adapter in {str(folder)!r}"
+    try:
+        settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        if settings["peft_type"] != "PTE":
+            raise UsageError(f"{here}: is of PEFT's kind {settings['peft_type']!r}; one that pte train wrote is needed")
+        if not (folder / "adapter_model.safetensors").is_file():
+            raise FileNotFoundError("it has no adapter_model.safetensors")  # PEFT would go on to pickles and the hub
+        return PeftModel.from_pretrained(model, str(folder))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UsageError(f"{here}: can't be read ({_said(error)}); use another copy of it, or train again") from None
+    except RuntimeError as error:  # what torch says of tensors whose sizes differ
+        raise UsageError(f"{here}: does not fit the model ({_said(error)}); use the model it was trained on") from None
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return " ".join(line.strip() for line in lines[:2]) if lines else type(error).__name__
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -61,7 +62,7 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
             **more,
         )
         tokenizer = _tokenizer(source, where)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
         raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
     if found["missing_keys"]:
         # transformers would go on with random numbers in their place.
@@ -94,7 +95,8 @@ def choose_device(device: str) -> torch.device:
     except RuntimeError:
         raise UsageError(f"model.device = {device!r}: not a device; use auto, cpu, cuda, cuda:N or mps") from None
     if wanted.type not in ("cpu", found.type):
-        raise UsageError(f"model.device = {device!r}: not available here; available: cpu, {found.type}")
+        here = ", ".join(dict.fromkeys(["cpu", found.type]))
+        raise UsageError(f"model.device = {device!r}: not available here; available: {here}")
     return wanted
 
 

@@ -27,6 +27,15 @@ TINY = Path(__file__).parent.parent / "assets" / "tiny"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 FOUR_BIT = "bitsandbytes"
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+)
 HUB_SECONDS = 10.0
 
 
@@ -79,10 +88,19 @@ def describe_model(settings: ModelConfig) -> dict[str, Any]:
     config = _configuration(settings, source)
     if config:
         check_family(settings.name, config, trusted_code=settings.trust_remote_code)
+        check_sizes(settings.name, config)
     if source.kind == "folder" and source.file is None:
         check_weights(settings.name, Path(source.location))
     check_packages(settings, source, config)
     return config
+
+
+def check_sizes(name: str, config: Mapping[str, Any]) -> None:
+    """UsageError for a size in a config.json that is none."""
+    for size in SIZES:
+        given = config.get(size)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+            raise UsageError(f"model.name = {name!r}: its config.json has {size} = {given!r}; it needs to be 1 or more")
 
 
 def check_trainable(settings: ModelConfig) -> None:
@@ -150,7 +168,10 @@ def _configuration(settings: ModelConfig, source: Source) -> dict[str, Any]:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    config = json.loads(content)
+    try:
+        config = json.loads(content)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     if not isinstance(config, dict):
         raise ValueError(f"expected an object, got {type(config).__name__}")
     return config

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from pte_cli.errors import UsageError
 from pte_cli.profile.plots import figure
 from pte_cli.profile.tables import ReportTable, tables
 
@@ -28,7 +29,10 @@ pre { overflow: auto; max-height: 24rem; background: #f6f6f6; padding: .75rem; f
 
 def write_files(report: dict[str, Any], folder: Path) -> dict[str, str]:
     """`REPORT.png`, `.html` and `.json` in `folder`; their paths by kind."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {str(folder)!r}: {error.strerror}; choose a folder that can be written") from None
     paths = {kind: folder / f"{report['report']}.{kind}" for kind in ("png", "html", "json")}
     made, svg = figure(report), io.StringIO()
     made.savefig(paths["png"], dpi=150)

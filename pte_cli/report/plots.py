@@ -36,19 +36,23 @@ def draw_one(picture: Picture, file: Path, styles: Mapping[str, tuple[str, str]]
     for line in picture.lines:
         (_band if picture.band else _bars)(axes, line, picture.scale, *styles[line.arm])
     axes.set(title=picture.title, xlabel=picture.x, ylabel=picture.y)
+    if picture.log and any(point.mean > 0 for line in picture.lines for point in line.points):
+        axes.set_yscale("log")
     if not picture.band:
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small")
-    figure.text(0.995, 0.005, _intervals(picture), ha="right", va="bottom", fontsize=7, color="#666666")
+    figure.text(0.995, 0.005, _small_print(picture), ha="right", va="bottom", fontsize=7, color="#666666")
     figure.savefig(file)
     return file
 
 
 def _band(axes: Any, line: Line, scale: float, color: str, _marker: str) -> None:
     xs = [point.x for point in line.points]
-    axes.plot(xs, [scale * point.mean for point in line.points], color=color, label=line.arm, linewidth=1.6)
+    shown = {"linewidth": 0.8, "alpha": 0.45} if line.faint else {"linewidth": 1.6}
+    mark = "o" if len(xs) == 1 else None
+    axes.plot(xs, [scale * point.mean for point in line.points], color=color, label=line.arm, marker=mark, **shown)
     if all(point.low is not None for point in line.points):
         axes.fill_between(
             xs,
@@ -78,7 +82,9 @@ def _bars(axes: Any, line: Line, scale: float, color: str, marker: str) -> None:
     )
 
 
-def _intervals(picture: Picture) -> str:
+def _small_print(picture: Picture) -> str:
+    if picture.note is not None:
+        return picture.note
     if any(point.low is not None for line in picture.lines for point in line.points):
         return "95 % intervals over seeds"
     return "one seed: no intervals"

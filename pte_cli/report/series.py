@@ -29,15 +29,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """The points of one arm, by rising x."""
+    """The points of one arm, by rising x. faint: what other lines summarise."""
 
     arm: str
     points: tuple[Point, ...]
+    faint: bool = False
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One set of axes. name: of its file. scale: what y is multiplied with."""
+    """One set of axes. name: of its file. scale: what y is multiplied with. log: whether its scale is logarithmic.
+
+    note: small print; None: what the intervals are.
+    """
 
     name: str
     title: str
@@ -46,6 +50,8 @@ class Picture:
     scale: float
     lines: tuple[Line, ...]
     band: bool = False
+    log: bool = False
+    note: str | None = None
 
 
 def pictures(summary: Summary) -> list[Picture]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
 from pte_cli.api import EvictionPolicy
 from pte_cli.config import RunConfig
-from pte_cli.model.adapter import add_adapter
+from pte_cli.model.adapter import add_adapter, load_adapter
 from pte_cli.model.load import load_model, load_tokenizer
 from pte_cli.registry import build, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
@@ -60,7 +59,7 @@ def prepare(config: RunConfig, adapter: Path | None = None, dataset: RenderedDat
     )
     torch.manual_seed(config.seed)
     if adapter is not None:
-        model = PeftModel.from_pretrained(base, adapter)
+        model = load_adapter(base, adapter)
     else:
         model = add_adapter(
             base,
@@ -105,7 +104,7 @@ def load(config: RunConfig, adapter: Path | None = None) -> Loaded:
     """The model `config` names with a saved adapter, or bare where there is none; for any text."""
     base, tokenizer = load_model(config.model)
     codec = Codec(tokenizer, end_ids(base, tokenizer))
-    model = PeftModel.from_pretrained(base, adapter) if adapter is not None else base
+    model = load_adapter(base, adapter) if adapter is not None else base
     return Loaded(BoundedModel(model), build_policy(config), codec)
 
 

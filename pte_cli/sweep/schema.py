@@ -126,7 +126,7 @@ def read_sweep(path: Path) -> SweepFile:
         tree = tomli.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: can't be read ({error})") from None
-    except tomli.TOMLDecodeError as error:
+    except (tomli.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: {error}") from None
     return parse_sweep(path, tree)
 
@@ -179,8 +179,8 @@ def _check_names(file: SweepFile) -> None:
 
 def _run(path: Path, name: str, table: Any, command: str) -> Run:
     settings = dict(_settings(path, f"runs.{name}", table))
-    if "/" in name:
-        raise UsageError(f"{path}: runs.{name!r}: a name may not contain '/'")
+    if not name or "/" in name:
+        raise UsageError(f"{path}: runs.{name!r}: a name may not be empty or contain '/'")
     command = settings.pop("command", command)
     if command not in COMMANDS:
         raise UsageError(f"{path}: runs.{name}.command = {command!r}: a sweep runs 'train' or 'eval'")

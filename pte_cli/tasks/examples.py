@@ -64,6 +64,10 @@ class Examples(Protocol):
         """One score for each completion."""
         ...
 
+    def answer_at(self, question: Question, completion: Completion) -> int:
+        """The index of the first token of the answer in a completion; of its last token where that can't be told."""
+        ...
+
     def position(self) -> Any:
         """How far training has drawn, as JSON: what `go_to` needs to draw the same again from there."""
         ...
@@ -97,6 +101,11 @@ class TaskExamples:
             for question, completion in zip(questions, completions, strict=True)
         ]
         return Scores(found, [score == 1 for score in found])
+
+    def answer_at(self, question: Question, completion: Completion) -> int:
+        """An answer is as long as that of the worked completion, and a completion that was cut off has none."""
+        length = self.codec.worked(question.item).answer if completion.finish == "stop" else 1
+        return max(0, len(completion.ids) - length)
 
     def position(self) -> Any:
         version, words, gauss = self.stream.getstate()

@@ -74,6 +74,15 @@ class Rendered:
         return self.text.rstrip("\n").endswith(THINK)
 
 
+def is_text(value: str) -> bool:
+    """Whether a tokenizer can read it. Half a surrogate pair, which JSON can spell, is no text."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_style(style: str, system: str | None = None) -> None:
     """UsageError for a style that is none, or a system prompt where the style has no place for one."""
     if style != AUTO and style not in STYLES:

@@ -72,10 +72,12 @@ class Grpo:
         weights = sequence_weights(settings.loss_type, lengths, counted, limit)
         own = torch.tensor(mine, dtype=torch.int64)
         # Without an advantage and without a KL there is nothing to compute; such samples still count in the divisors.
-        learns = counted[own] & ((advantages[own] != 0) | (settings.beta > 0))
+        teaching = counted & ((advantages != 0) | (settings.beta > 0))
+        learns = teaching[own]
         if self.table is not None:
             self.table(questions, traces, scores, advantages[own])
         metrics = {**reward_metrics(batch, rewards), **length_metrics(batch), "num_tokens": int(lengths.sum())}
+        metrics["completions/learnt_from"] = int(teaching.sum())
         return self._prepared(chosen(traces, learns), advantages[own][learns], weights[own][learns], metrics)
 
     def _prepared(self, traces: list[Trace], advantages: Tensor, weights: Tensor, metrics: Metrics) -> Rollout:

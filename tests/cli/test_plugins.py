@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from running import pte as here
 
 HEAD = "from pte_cli import hookimpl\nfrom pte_cli.api import EvictionSpec\n"
 HOOK = HEAD + "@hookimpl\ndef pte_eviction_policies():\n    "
@@ -167,3 +168,16 @@ def test_only_check_imports_torch(arguments, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_built_in_ones_in_this_process(tmp_path):
+    listed = json.loads(here("plugins", "list", "--kind", "evict", "--json", cwd=tmp_path).stdout)
+    assert {"full", "importance", "sink", "sliding"} <= {row["name"] for row in listed["plugins"]}
+    told = json.loads(here("plugins", "info", "sink", "--json", cwd=tmp_path).stdout)
+    assert told["options"]["properties"]["n_sink"]["default"] == 4
+    shown = here("plugins", "info", "full", cwd=tmp_path).stdout
+    assert "eviction policy full: " in shown
+    assert shown.endswith("no options\n")
+    assert here("plugins", "list", "--errors", cwd=tmp_path).stdout.startswith("no plugin was left out")
+    made = json.loads(here("plugins", "new", "my-x", "--kind", "reward", "--json", cwd=tmp_path).stdout)
+    assert sorted(str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()) == made["files"]

@@ -53,6 +53,7 @@ def test_a_run_holds_what_it_should(trained):
         "env.json",
         "held_out.jsonl",
         "metrics.jsonl",
+        "samples.jsonl",
         "status.json",
         "adapter",
     }
@@ -107,6 +108,22 @@ def test_what_became_of_each_problem_is_recorded(trained):
     assert sum(p["right"] for p in problems) / 16 == printed["after"]["accuracy"]
     assert sum(p["length"] for p in problems) / 16 == printed["after"]["mean_length"]
     assert {p["prompt_tokens"] for p in problems} == {31}
+
+
+def test_some_completions_are_recorded_token_by_token(trained):
+    samples = [json.loads(line) for line in (trained[0] / "samples.jsonl").read_text().splitlines()]
+    assert samples
+    for sample in samples:
+        prompt, answer = sample["prompt_tokens"], sample["answer"]
+        assert (prompt, sample["budget"]) == (31, 48)
+        tokens, left = sample["tokens"], sample["left"]
+        assert "".join(tokens).startswith("? ")
+        # A window of 17, of which 4 leave when it is full: the oldest go, whole, after 17 and 21 thinking tokens.
+        assert left[:prompt] == [[]] * prompt
+        assert left[prompt : prompt + 8] == [[[17, 1.0]]] * 4 + [[[21, 1.0]]] * 4
+        if sample["finish"] == "stop":
+            # Three pairs are asked for: `! k v k v k v` and the end.
+            assert answer == len(tokens) - prompt - 8
 
 
 def test_an_evaluation_can_be_recorded(trained):

@@ -131,7 +131,7 @@ def test_nothing_is_overwritten(tmp_path, there):
     out.mkdir() if there == "folder" else out.write_text("mine")
     with pytest.raises(UsageError, match="is there already; choose a new folder"):
         export(config, run, out)
-    with pytest.raises(UsageError, match="is not a folder that can be written"):
+    with pytest.raises(UsageError, match="is a file, not a folder"):
         export(config, run, run.path / "config.json" / "out")
 
 

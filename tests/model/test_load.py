@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pte_cli.config import ModelConfig
 from pte_cli.errors import UsageError
-from pte_cli.model.load import load_model
+from pte_cli.model.load import choose_device, load_model
 from pte_cli.model.source import TINY
 from pte_cli.tasks.codec import Codec, end_ids
 
@@ -119,4 +119,4 @@ def test_weights_that_are_missing_are_named_not_made_up(tmp_path):
 
 def test_a_device_that_is_not_there_is_named():
     with pytest.raises(UsageError, match=r"model.device = 'nonsense'"):
-        load_model(ModelConfig(device="nonsense"))
+        choose_device("nonsense")

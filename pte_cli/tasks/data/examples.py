@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
 from itertools import count as count_up
-from itertools import islice
 
 from pte_cli.config import RewardConfig
 from pte_cli.errors import UsageError
 from pte_cli.plugin_options import check_options
 from pte_cli.registry import build, load_registry
 from pte_cli.tasks.codec import Codec, Worked
-from pte_cli.tasks.data.rendered import Example, RenderedDataset
+from pte_cli.tasks.data.rendered import Example, RenderedDataset, check_known
 from pte_cli.tasks.examples import Completion, Question, Scores
+from pte_cli.tasks.grading.extract import answer_start
 from pte_cli.tasks.prompts import THINK, encode_text
 from pte_cli.tasks.rewards import Batch, NamedReward, combine
+from pte_cli.tasks.text_stream import TextStream
 
 
 class DataExamples:
@@ -33,6 +35,8 @@ class DataExamples:
         self.seed, self.drawn = seed, 0
         self.order = epochs(len(dataset.train), seed)
         self.completions = [self._completion(example) for example in dataset.train] if imitates else []
+        places = [example.row.place for example in dataset.train] if imitates else []
+        check_known("completions", list(zip(places, self.completions, strict=True)), codec.tokenizer)
 
     def worked(self, count: int) -> list[Worked]:
         return [
@@ -69,6 +73,13 @@ class DataExamples:
             for value, completion in zip(first, completions, strict=True)
         ]
         return Scores(found.totals, right, found.by_name)
+
+    def answer_at(self, question: Question, completion: Completion) -> int:
+        """What follows the reasoning, or holds the last box where that begins later."""
+        stream, start = TextStream(self.codec.tokenizer), answer_start(self.codec.text(completion.ids))
+        written = accumulate(len(stream.add(token)) for token in completion.ids)
+        last = len(completion.ids) - 1
+        return last if start is None else next((i for i, end in enumerate(written) if end > start), last)
 
     def _batch(self, examples: Sequence[Example], completions: Sequence[Completion]) -> Batch:
         """What rewards are called with: TRL's arguments, every column, and how each completion ended."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pte_cli.errors import UsageError
+from pte_cli.tasks.prompts import is_text
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def _json_lines(path: Path) -> Iterator[Raw]:
                     yield Raw(place, _object(place, _strict_json(text)))
             except UnicodeDecodeError as error:
                 raise UsageError(f"{place}: not UTF-8 ({error.reason} at byte {error.start} of the line)") from None
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UsageError(f"{place}: not valid JSON ({error})") from None
 
 
@@ -56,7 +57,7 @@ def _json_array(path: Path) -> Iterator[Raw]:
         return
     try:
         rows = _strict_json(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path.name}: not valid JSON ({error})") from None
     for number, row in enumerate(rows):
         place = f"{path.name} row {number}"
@@ -100,6 +101,8 @@ def _parquet(path: Path) -> Iterator[Raw]:
 def _object(place: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{place}: expected an object with named fields, got {type(value).__name__}")
+    if broken := next((name for name, text in value.items() if isinstance(text, str) and not is_text(text)), None):
+        raise UsageError(f"{place}: {broken!r} holds half a surrogate pair, which is no text; leave it out")
     return value
 
 

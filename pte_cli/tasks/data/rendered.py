@@ -59,7 +59,7 @@ def render_dataset(
         [Example(row, _rendered(tokenizer, row, style, config.data.system)) for row in rows]
         for rows in (dataset.train, dataset.held_out)
     )
-    _check_known([*train, *held_out], tokenizer)
+    check_known("prompts", [(example.row.place, example.prompt.ids) for example in (*train, *held_out)], tokenizer)
     whole = RenderedDataset(tuple(train), tuple(held_out), dataset.columns, dataset.rewards, style)
     return _fitting(whole, config, policy) if policy.bounded else whole
 
@@ -71,15 +71,18 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, row: Row, style: str, system: 
         raise UsageError(f"{row.place}: {error}") from None
 
 
-def _check_known(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase) -> None:
-    """UsageError where more than a stray sign is unknown to the tokenizer: the built-in model's knows 40 words."""
+def check_known(what: str, texts: Sequence[tuple[str, Sequence[int]]], tokenizer: PreTrainedTokenizerBase) -> None:
+    """UsageError where more than a stray sign is unknown to the tokenizer: the built-in model's knows 40 words.
+
+    what: to call the texts; each is (place, ids).
+    """
     unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
-    counts = [example.prompt.ids.count(unknown) for example in examples]
-    share = sum(counts) / max(1, sum(len(example.prompt.ids) for example in examples))
+    counts = [sum(token == unknown for token in ids) for _, ids in texts]
+    share = sum(counts) / max(1, sum(len(ids) for _, ids in texts))
     if share > MOST_UNKNOWN:
-        first = next(example.row.place for example, count in zip(examples, counts, strict=True) if count)
+        first = next(place for (place, _), count in zip(texts, counts, strict=True) if count)
         raise UsageError(
-            f"model.name: {share:.0%} of the prompts' tokens are unknown to its tokenizer, first at {first}; "
+            f"model.name: {share:.0%} of the {what}' tokens are unknown to its tokenizer, first at {first}; "
             "use a model that knows this kind of text"
         )
 
@@ -97,8 +100,11 @@ def _fitting(whole: RenderedDataset, config: RunConfig, policy: EvictionPolicy) 
         for examples in (whole.train, whole.held_out)
     )
     if not train:
-        raise UsageError(f"evict.budget = {budget}: not one of {len(whole.train)} prompts fits; the shortest has "
-                         f"{min(len(example.prompt.ids) for example in whole.train)} tokens")  # fmt: skip
+        shortest = min(len(example.prompt.ids) for example in whole.train)
+        raise UsageError(
+            f"evict.budget = {budget}: not one of {len(whole.train)} prompts fits; the shortest has {shortest} tokens; "
+            f"use at least {enough(shortest, policy)}"
+        )
     return replace(whole, train=train, held_out=held_out, dropped=len(long))
 
 
@@ -111,12 +117,16 @@ def fits(length: int, budget: int, policy: EvictionPolicy) -> bool:
     return True
 
 
+def enough(length: int, policy: EvictionPolicy) -> int:
+    """The least budget for a prompt of this length."""
+    return max(length, pinned_length(policy, length) + MIN_WINDOW)
+
+
 def _too_long(long: Sequence[Example], budget: int, policy: EvictionPolicy) -> str:
     shown = ", ".join(f"{example.row.place} ({len(example.prompt.ids)} tokens)" for example in long[:SHOWN])
     more = f" and {len(long) - SHOWN} more" if len(long) > SHOWN else ""
     longest = max(len(example.prompt.ids) for example in long)
-    enough = max(longest, pinned_length(policy, longest) + MIN_WINDOW)
     return (
         f"evict.budget = {budget}: too long for it with {MIN_WINDOW} tokens for thinking: {shown}{more}; "
-        f"use at least {enough}, or data.too_long = 'drop'"
+        f"use at least {enough(longest, policy)}, or data.too_long = 'drop'"
     )

@@ -57,6 +57,8 @@ def _local_file(setting: str, path: Path, split_setting: str, split: str | None)
         hint = f"; {did_you_mean(path.name, near)}" if near else ""
         raise UsageError(f"{setting} = {str(path)!r}: no such file{hint} (a hub id is OWNER/NAME)")
     wanted = split or DEFAULT_SPLIT
+    if Path(wanted).name != wanted:
+        raise UsageError(f"{split_setting} = {wanted!r}: is no name of a file in {str(path)!r}; leave the folder out")
     found = [path / f"{wanted}{suffix}" for suffix in READERS if (path / f"{wanted}{suffix}").is_file()]
     if len(found) != 1:
         names = sorted(p.name for p in path.iterdir() if p.suffix in READERS)

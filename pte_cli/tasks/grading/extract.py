@@ -66,6 +66,13 @@ def last_box(text: str) -> str | None:
     return found
 
 
+def answer_start(text: str) -> int | None:
+    """Where the answer begins: at the last box, or right after `</think>`, whichever is later; None without either."""
+    closed = [tag.end() for tag in TAG.finditer(text) if tag[1]]
+    boxes = [box.start() for box in BOX.finditer(text)]
+    return max([*closed, *boxes], default=None)
+
+
 def _closing_braces(text: str) -> dict[int, int]:
     """For every opening brace that is closed: where. Braces behind a backslash are signs, not groups."""
     pairs: dict[int, int] = {}
