@@ -41,6 +41,9 @@ def listener(progress: ui.StepProgress, config: RunConfig) -> Listener:
             console.print(f"step {metrics['step']}: nothing was learnt: {why}", soft_wrap=True)
         progress.step(metrics, total)
 
+    def estimated(seconds: float) -> None:
+        console.print(f"time: about {duration(seconds)} of training, by parts of a step tried before", soft_wrap=True)
+
     def stopping() -> None:
         console.print("finishing this step, then saving; once more to stop at once", soft_wrap=True)
 
@@ -49,7 +52,7 @@ def listener(progress: ui.StepProgress, config: RunConfig) -> Listener:
 
     if not is_main_process():
         return Listener(stopping=stopping, broken=broken)
-    return Listener(start, step, progress.measured, stopping, broken)
+    return Listener(start, step, progress.measured, estimated, stopping, broken)
 
 
 def why_nothing(metrics: dict[str, Any], config: RunConfig) -> str | None:
@@ -63,6 +66,13 @@ def why_nothing(metrics: dict[str, Any], config: RunConfig) -> str | None:
     if metrics.get("without_reward") == count:
         return f"none of the {count} completions has a reward; look at the answers in the data"
     return "in every group the completions that count have equal rewards"
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `3.1 min` or `5.2 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def memory(config: RunConfig, sizes: dict[str, int]) -> str:

@@ -24,6 +24,7 @@ from pte_cli.train.checkpoint import Checkpoints
 from pte_cli.train.completions import write_completions
 from pte_cli.train.loop import Trainer
 from pte_cli.train.processes import Processes
+from pte_cli.train.rehearsal import rehearse
 from pte_cli.train.stop import StopRequest
 
 
@@ -36,13 +37,14 @@ class Listener:
     """Whom a run tells what it does; by default no one.
 
     start: parameters trained by group, the step it starts from. step: the metrics of a step and how many there are.
-    measured: held-out problems done, and of how many.
+    measured: held-out problems done, and of how many. estimated: seconds that the training ahead will take.
     stopping: a signal came; the step under way is finished first. broken: a checkpoint that can't be used, and why.
     """
 
     start: Callable[[dict[str, int], int], None] = _nothing
     step: Callable[[dict[str, Any], int], None] = _nothing
     measured: Callable[[int, int], None] = _nothing
+    estimated: Callable[[float], None] = _nothing
     stopping: Callable[[], None] = _nothing
     broken: Callable[[Path, str], None] = _nothing
 
@@ -95,6 +97,8 @@ class _Run:
         self.processes.start_trackers("pte", _flat(self.config.model_dump(mode="json")))
         measurable = prepared.examples.scored and bool(prepared.examples.held_out(1, 0))
         before = self._before(prepared) if measurable else None
+        estimate = rehearse(trainer, before["mean_length"] if before else self.config.sampling.max_new_tokens)
+        self.listener.estimated(estimate)
         trained_at = time.perf_counter()
         self._train(trainer)
         seconds = time.perf_counter() - trained_at
@@ -108,7 +112,7 @@ class _Run:
             "after": after,
             "peak_bytes": peak_bytes(),
             "trainable_parameters": _count(trainer.lora + trainer.encoder),
-            "seconds": {"training": seconds, "all": time.perf_counter() - start},
+            "seconds": {"estimated": estimate, "training": seconds, "all": time.perf_counter() - start},
         }
         self.processes.end()
         if self.processes.main:
