@@ -19,6 +19,7 @@ from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.prepare import prepare
 from pte_cli.rollout.sampling import Sampling
 from pte_cli.rollout.trace import Eviction, Trace, eviction_schedule
+from pte_cli.tasks.examples import Scores
 from pte_cli.train.loop import Trainer
 from pte_cli.train.replay import replay
 
@@ -144,10 +145,10 @@ def test_a_step_of_each_kind_is_finite_and_its_adapter_gives_the_same_text_again
     config = load_config(env={}, sets=sets)
     prepared = prepare(config)
     metrics = []
-    trainer = Trainer(config, prepared.model, prepared.policy, prepared.task, prepared.codec, metrics.append)
+    trainer = Trainer(config, prepared.model, prepared.policy, prepared.examples, metrics.append)
     # Random rewards: what a model that has not learned the task is given need not differ within a group.
-    trainer.rewards = lambda problems, traces: [0.0, 1.0] * (len(traces) // 2)
-    trainer.run()
+    trainer.score = lambda questions, traces: Scores([0.0, 1.0] * (len(traces) // 2), [None] * len(traces))
+    assert list(trainer.run()) == [1, 2]
     assert [line["phase"] for line in metrics] == ["sft", "grpo"]
     assert all(math.isfinite(line["loss"]) and line["grad_norm"] > 0 for line in metrics)
     for name in ("gap/mean", "gap/max", "evictions"):
