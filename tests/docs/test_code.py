@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -53,7 +52,16 @@ def test_the_policy_of_the_plugin_page_works(tmp_path, monkeypatch):
         assert (scored[i, : len(trace.completion)] - trace.logprobs).abs().max() <= 1e-5
 
 
-def test_the_tutorial_leads_to_a_working_policy(tmp_path):
+@pytest.fixture
+def fresh_registry():
+    """What is installed is looked for anew, before the test and after it."""
+    load_registry.cache_clear()
+    yield
+    load_registry.cache_clear()
+    sys.modules.pop("small_values", None)
+
+
+def test_the_tutorial_leads_to_a_working_policy(tmp_path, monkeypatch, fresh_registry):
     """Its two files, at most 25 lines, put where `pip install -e .` makes them found; then its own commands."""
     [source], [project] = blocks(TUTORIAL, "python"), blocks(TUTORIAL, "toml")
     assert len((source + project).splitlines()) <= 25
@@ -61,23 +69,17 @@ def test_the_tutorial_leads_to_a_working_policy(tmp_path):
     package.mkdir()
     (package / "small_values.py").write_text(source)
     (package / "pyproject.toml").write_text(project)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
-
-    def run(*command):
-        done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    install, *shown = commands(TUTORIAL)
+    install, check, train = commands(TUTORIAL)
     assert install == ["pip", "install", "-e", "."]
     options = ["--no-index", "--no-deps", "--no-build-isolation", "--quiet", "--target", str(site)]
-    run(sys.executable, "-m", "pip", "install", *options, ".")
-    check, train = shown
-    assert run(sys.executable, "-m", "pte_cli", *check[1:]).splitlines() == [
-        f"pass  {name}" for name in EvictionContract.checks()
-    ]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "."], cwd=package, check=True)
+    monkeypatch.syspath_prepend(site)
+    checked = pte(*check[1:], cwd=tmp_path)
+    assert checked.stdout.splitlines() == [f"pass  {name}" for name in EvictionContract.checks()], checked.stderr
     assert len(EvictionContract.checks()) == 9
-    result = json.loads(run(sys.executable, "-m", "pte_cli", *train[1:], "--json"))
+    trained = pte(*train[1:], "--json", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    result = json.loads(trained.stdout)
     assert (result["steps"], result["after"]["n"]) == (1, 4)
     assert result["after"]["evictions"] > 0
 
