@@ -59,8 +59,9 @@ def test_every_command_leaves_what_the_page_says(folder, outputs):
 
 def test_metrics_that_the_pages_name_are_logged(folder, outputs):
     """Every name with a slash on the pages about training, and what troubleshooting tells one to look at."""
-    grpo = "--objective sft+grpo --grpo-steps 1 --group-size 4 --beta 0.1 --set grpo.prompts=4".split()
-    done = pte("train", *grpo, *SMALL["train"], "--set", "sampling.temperature=1.5", "--out", "runs/grpo", cwd=folder)
+    sizes = ["--grpo-steps", "1", "--group-size", "4", "--set", "grpo.prompts=4", *SMALL["train"]]
+    grpo = ["--objective", "sft+grpo", "--beta", "0.1", *sizes]
+    done = pte("train", *grpo, "--set", "sampling.temperature=1.5", "--out", "runs/grpo", cwd=folder)
     assert done.returncode == 0, done.stderr
     lines = (folder / "runs/grpo/metrics.jsonl").read_text().splitlines()
     logged = {name for line in lines for name in json.loads(line)}
