@@ -126,7 +126,7 @@ class SamplingConfig(Section):
 class SftConfig(Section):
     steps: int = Field(500, ge=0, description="optimizer steps on worked examples")
     batch: int = Field(64, ge=1, description="examples per step")
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(1e-3, gt=0, description="peak, of AdamW; falls linearly to 0")
     answer_weight: float = Field(4.0, gt=0, description="weight of an answer token; a thinking token has 1")
 
 
@@ -135,7 +135,7 @@ class GrpoConfig(Section):
     prompts: int = Field(16, ge=1, description="problems per rollout")
     group_size: int = Field(8, ge=2, description="completions per problem (at least 2: they are compared)")
     num_iterations: int = Field(1, ge=1, description="optimizer steps on each rollout")
-    learning_rate: float = Field(3e-4, gt=0)
+    learning_rate: float = Field(3e-4, gt=0, description="peak, of AdamW; falls linearly to 0")
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "gspo", "cispo"] = Field("dapo", description="as in TRL")
     epsilon: float = Field(0.2, gt=0, description="the probability ratio is clipped below 1 - epsilon")
     epsilon_high: float | None = Field(None, gt=0, description="and above 1 + epsilon_high (default: epsilon)")
@@ -158,7 +158,7 @@ class TrainConfig(Section):
     micro_batch: int = Field(128, ge=1, description="sequences replayed together")
     encoder_lr_ratio: float = Field(1.0, gt=0, description="the encoder's learning rate as a multiple of LoRA's")
     warmup: int = Field(20, ge=0, description="steps of linear warm-up at the start of each objective")
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0, description="a longer gradient is scaled down to this norm")
     gradient_checkpointing: bool = Field(False, description="keep one layer's activations at a time, compute twice")
     save_every: int = Field(50, ge=0, description="steps between checkpoints; 0: only when interrupted")
     keep_checkpoints: int = Field(2, ge=1, description="the newest ones are kept")
@@ -176,8 +176,8 @@ class EvalConfig(Section):
 class RunConfig(Section):
     """Everything that determines a run. `out` is where it is written and no part of its identity."""
 
-    seed: int = Field(0, ge=0, lt=2**32)
-    out: str | None = None
+    seed: int = Field(0, ge=0, lt=2**32, description="of everything random")
+    out: str | None = Field(None, description="the run's folder; by default a new one in runs/")
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()

@@ -1,12 +1,9 @@
-"""What the documentation shows, runs."""
+"""The code that the documentation shows, runs."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -16,27 +13,27 @@ from pathlib import Path
 import pytest
 import tomli
 from helpers import adapted, prompts
+from pages import DOCS, ROOT, blocks, commands
+from running import pte
+from safetensors.torch import load_file
 
 from pte_cli.plugin_options import check_options
 from pte_cli.registry import build, build_registry, load_registry
 from pte_cli.rollout.engine import Budget, RolloutEngine
 from pte_cli.rollout.sampling import Sampling
+from pte_cli.rollout.trace import eviction_schedule
 from pte_cli.sweep.plan import make_plan
 from pte_cli.sweep.schema import parse_sweep
 from pte_cli.testing import EvictionContract, run_checks
 from pte_cli.train.replay import replay
 
-ROOT = Path(__file__).parent.parent
-TUTORIAL = ROOT / "docs" / "tutorial-policy.md"  # its commands are run with its own policy
-DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def blocks(file, language):
-    return re.findall(rf"```{language}\n(.*?)```", file.read_text(), flags=re.DOTALL)
+TUTORIAL = DOCS / "tutorial-policy.md"
 
 
 def test_the_policy_of_the_plugin_page_works(tmp_path, monkeypatch):
-    source, tests = blocks(ROOT / "docs" / "plugins.md", "python")
+    source, tests = blocks(DOCS / "plugins.md", "python")
+    [project] = blocks(DOCS / "plugins.md", "toml")
+    assert tomli.loads(project)["project"]["entry-points"]["pte"] == {"small-keys": "my_policy"}
     (tmp_path / "my_policy.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     registry = build_registry([("my-policy", EntryPoint("small-keys", "my_policy", "pte"))])
@@ -55,7 +52,16 @@ def test_the_policy_of_the_plugin_page_works(tmp_path, monkeypatch):
         assert (scored[i, : len(trace.completion)] - trace.logprobs).abs().max() <= 1e-5
 
 
-def test_the_tutorial_leads_to_a_working_policy(tmp_path):
+@pytest.fixture
+def fresh_registry():
+    """What is installed is looked for anew, before the test and after it."""
+    load_registry.cache_clear()
+    yield
+    load_registry.cache_clear()
+    sys.modules.pop("small_values", None)
+
+
+def test_the_tutorial_leads_to_a_working_policy(tmp_path, monkeypatch, fresh_registry):
     """Its two files, at most 25 lines, put where `pip install -e .` makes them found; then its own commands."""
     [source], [project] = blocks(TUTORIAL, "python"), blocks(TUTORIAL, "toml")
     assert len((source + project).splitlines()) <= 25
@@ -63,35 +69,51 @@ def test_the_tutorial_leads_to_a_working_policy(tmp_path):
     package.mkdir()
     (package / "small_values.py").write_text(source)
     (package / "pyproject.toml").write_text(project)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
-
-    def run(*command):
-        done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    commands = [line for block in blocks(TUTORIAL, "bash") for line in block.splitlines()]
-    assert commands[0] == "pip install -e ."
+    install, check, train = commands(TUTORIAL)
+    assert install == ["pip", "install", "-e", "."]
     options = ["--no-index", "--no-deps", "--no-build-isolation", "--quiet", "--target", str(site)]
-    run(sys.executable, "-m", "pip", "install", *options, ".")
-    check, train = (line.split() for line in commands[1:])
-    assert run(sys.executable, "-m", "pte_cli", *check[1:]).splitlines() == [
-        f"pass  {name}" for name in EvictionContract.checks()
-    ]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "."], cwd=package, check=True)
+    monkeypatch.syspath_prepend(site)
+    checked = pte(*check[1:], cwd=tmp_path)
+    assert checked.stdout.splitlines() == [f"pass  {name}" for name in EvictionContract.checks()], checked.stderr
     assert len(EvictionContract.checks()) == 9
-    result = json.loads(run(sys.executable, "-m", "pte_cli", *train[1:], "--json"))
+    trained = pte(*train[1:], "--json", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    result = json.loads(trained.stdout)
     assert (result["steps"], result["after"]["n"]) == (1, 4)
     assert result["after"]["evictions"] > 0
 
 
-@pytest.mark.parametrize("file", DOCS, ids=lambda f: f.name)
-def test_links_inside_the_project_lead_somewhere(file):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", file.read_text()):
-        assert target.startswith("https://") or (file.parent / target).exists(), target
+def test_the_numbers_of_the_budget_page():
+    """Its code, and its table: prompts of 31 tokens and completions of 32 at the defaults."""
+    page = DOCS / "budget.md"
+    [source] = blocks(page, "python")
+    exec(source, {})
+    fed = [int(step) for step in re.findall(r"^\| (\d+) \| 48 \| full: 4 leave", page.read_text(), flags=re.MULTILINE)]
+    assert [(eviction.step, eviction.count) for eviction in eviction_schedule(31, 32, 48, 0.25)] == [
+        (n, 4) for n in fed
+    ]
+    assert len(fed) == 4
+
+
+def test_the_adapter_of_the_readme_is_loaded(tmp_path, monkeypatch):
+    [source] = blocks(ROOT / "README.md", "python")
+    (tmp_path / "pte_cli").symlink_to(ROOT / "pte_cli")
+    small = ["--sft-steps", "1", "--problems", "2", "--set", "sft.batch=2", "--set", "sampling.rows=2"]
+    assert pte("train", *small, "--out", "runs/a", cwd=tmp_path).returncode == 0
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    exec(source, scope)
+    saved = load_file(tmp_path / "runs/a/adapter/adapter_model.safetensors")
+    loaded = scope["model"].state_dict()
+    [name] = [name for name in saved if "layers.0.self_attn.q_proj.lora_B" in name]
+    [there] = [key for key in loaded if "layers.0.self_attn.q_proj.lora_B" in key]
+    assert saved[name].abs().max() > 0
+    assert loaded[there].equal(saved[name])
 
 
 def test_the_reward_of_the_data_page_works(tmp_path, monkeypatch):
-    [source] = blocks(ROOT / "docs" / "data.md", "python")
+    [source] = blocks(DOCS / "data.md", "python")
     (tmp_path / "my_reward.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     registry = build_registry([("my-reward", EntryPoint("ends-right", "my_reward", "pte"))])
@@ -101,7 +123,7 @@ def test_the_reward_of_the_data_page_works(tmp_path, monkeypatch):
 
 
 def test_the_file_of_the_sweep_page_can_be_planned():
-    example, launch = blocks(ROOT / "docs" / "sweep.md", "toml")
+    example, launch = blocks(DOCS / "sweep.md", "toml")
     plan = make_plan(parse_sweep(Path("x.toml"), tomli.loads(example)), Path("nowhere"))
     counts = {part: sum(cell.part == part for cell in plan.cells) for part in ("main", "rank", "budgets")}
     # rank: lora_c at 16 alone, pte at 8 and 16. budgets: pte and pte at both ranks, at 2 points each.
@@ -114,7 +136,7 @@ def test_the_file_of_the_sweep_page_can_be_planned():
 
 def test_the_launcher_of_the_sweep_page_works(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="ray is not installed")
-    [source] = blocks(ROOT / "docs" / "sweep.md", "python")
+    [source] = blocks(DOCS / "sweep.md", "python")
     (tmp_path / "my_ray.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -131,40 +153,3 @@ def test_the_launcher_of_the_sweep_page_works(tmp_path, monkeypatch):
         time.sleep(0.1)
     assert (job.poll(), asleep.poll()) == (3, 1)
     assert log.read_text() == "7\n"
-
-
-@pytest.mark.parametrize("file", [file for file in DOCS if file != TUTORIAL], ids=lambda f: f.name)
-def test_pte_commands_are_spelt_right(file, tmp_path):
-    """Each `pte` line is accepted: as a dry run, or as far as a missing run or a budget of 1 lets it go."""
-    rows = [row.replace("? c a", f"? c {x}") for row in blocks(ROOT / "docs" / "data.md", "json") for x in "abc"]
-    (tmp_path / "rows.jsonl").write_text("".join(rows))
-    shutil.copy(ROOT / "experiments.toml", tmp_path)
-    for block in blocks(file, "bash"):
-        for line in block.splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:2] in (["pte", "train"], ["pte", "sweep"]):
-                command = [*words[1:], "--dry-run"]
-            elif "--grade" in words:
-                command = words[1:]
-            elif words[:2] in (["pte", "eval"], ["pte", "generate"], ["pte", "profile"]):
-                command = [*words[1:], "--budget", "1"]
-            elif (
-                words[:2] in (["pte", "runs"], ["pte", "report"])
-                or words[:2] == ["pte", "export"]
-                or (words[:2] == ["pte", "plugins"] and words[2] != "check")
-            ):
-                command = words[1:]
-            else:
-                continue
-            done = subprocess.run(
-                [sys.executable, "-m", "pte_cli", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-            )
-            expected = (
-                "is not a run",
-                "there is no such folder",
-                "evict.budget = 1",
-                "pip install 'pte-cli[gym]'",
-                "completions.jsonl: can't be read",
-            )
-            good = done.returncode == 0 or any(message in done.stderr for message in expected)
-            assert good, f"{line}\n{done.stderr}"
