@@ -117,7 +117,12 @@ def test_a_hub_that_is_not_there(monkeypatch):
 
 def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(doctor, "HUB_SECONDS", 0.2)
-    monkeypatch.setattr(doctor.urllib.request, "urlopen", lambda *_, **__: time.sleep(5))
+
+    def never(*_, **__):
+        time.sleep(5)
+        raise TimeoutError
+
+    monkeypatch.setattr(doctor.urllib.request, "urlopen", never)
     start = time.monotonic()
     found = asked("http://127.0.0.1:9", monkeypatch)
     assert (found["state"], found["reason"]) == ("unreachable", "no answer within 0.2 seconds")
