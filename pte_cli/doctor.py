@@ -31,6 +31,7 @@ FEATURES = {
     "gym": "reasoning-gym tasks as data (--data gym:NAME)",
     "plots": "pictures: pte report, pte profile --out, the report of a sweep",
     "slurm": "sweeps through Slurm",
+    "docs": "building the documentation",
     "dev": "the tests",
 }
 """What each extra is for."""

@@ -65,7 +65,8 @@ def report(folder, name="tiny"):
     return found
 
 
-def test_the_shipped_file_can_be_planned(tmp_path):
+def test_the_shipped_file_can_be_planned(tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # GNU readline sets one where a test imports it
     done = pte("sweep", str(ROOT / "experiments.toml"), "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("main/pte", "window/lora_c/budget=39", "policy/pte/policy=importance,encoder=ttt"):
