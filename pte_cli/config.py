@@ -191,6 +191,16 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
 
+    def phases(self) -> list[tuple[str, int]]:
+        """(objective, optimizer steps) of the training, in order."""
+        counts = {"sft": self.sft.steps, "grpo": self.grpo.steps}
+        return [(name, counts[name]) for name in self.train.objective.split("+")]
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole training."""
+        return sum(count for _, count in self.phases())
+
     def identity(self) -> str:
         """12 hexadecimal digits that two runs share exactly when all their settings but `out` are equal."""
         canonical = json.dumps(self.model_dump(mode="json", exclude={"out"}), sort_keys=True)
@@ -296,6 +306,14 @@ def _dotted(tree: Mapping[str, Any]) -> list[tuple[str, Any]]:
     for section, content in tree.items():
         inner = content if isinstance(content, dict) and section in RunConfig.model_fields else None
         found += [(section, content)] if inner is None else [(f"{section}.{key}", v) for key, v in inner.items()]
+    return found
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every setting of a nested mapping by its dotted name, however deep."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return found
 
 

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 
 from pte_cli import __version__
 from pte_cli.registry import BUILTIN, load_registry
+from pte_cli.runs import nearest
 
 HUB_SECONDS = 3.0
 HUB = "https://huggingface.co"
@@ -158,9 +159,7 @@ def places() -> list[tuple[str, Path]]:
 
 def folder(purpose: str, path: Path) -> dict[str, Any]:
     """Whether a folder can be written, or made, and the bytes that are free there."""
-    there = path
-    while not there.exists():
-        there = there.parent
+    there = nearest(path)
     writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     return {"for": purpose, "path": str(path), "writable": writable, "free_bytes": shutil.disk_usage(there).free}
 

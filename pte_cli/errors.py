@@ -18,6 +18,12 @@ class UsageError(PteError):
     exit_code = 2
 
 
+def first_lines(error: Exception, count: int = 1) -> str:
+    """The first lines of what an error says, as one; its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return " ".join(line.strip() for line in lines[:count]) if lines else type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A ` (did you mean ...?)` suffix when `name` is close to a known one, else the list of what is known."""
     known = sorted(known)

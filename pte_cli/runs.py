@@ -144,16 +144,21 @@ class RunDir:
 
 def check_writable(setting: str, folder: Path) -> None:
     """UsageError when `folder`, which need not be there yet, could not be written. Creates nothing."""
-    there = folder
     try:
-        while not there.exists():
-            there = there.parent
+        there = nearest(folder)
         if not there.is_dir():
             raise UsageError(f"{setting} {str(folder)!r}: {str(there)!r} is a file, not a folder; choose another name")
         if not os.access(there, os.W_OK | os.X_OK):
             raise UsageError(f"{setting} {str(folder)!r}: {str(there)!r} is not writable; choose another folder")
     except OSError as error:  # a name that is too long, a loop of links
         raise UsageError(f"{setting} {str(folder)!r}: {error.strerror}; choose another folder") from None
+
+
+def nearest(path: Path) -> Path:
+    """What is there already of `path`: itself or the first parent that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
 
 
 def is_main_process() -> bool:

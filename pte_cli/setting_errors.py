@@ -33,10 +33,7 @@ def explain(error: ValidationError, settings: Model) -> str:
         name, given = (f"{name}.{inner[0]}", inner[1]) if inner else (name, given)
         return f"{name} = {given!r}: unknown setting; {_meant(name, settings)}"
     if first["type"] == "extra_forbidden":
-        section: Any = settings
-        for part in path[:-1]:
-            section = section.model_fields[part].annotation
-        return f"{name} = {given!r}: unknown setting; {did_you_mean(path[-1], section.model_fields)}"
+        return f"{name} = {given!r}: unknown setting; {did_you_mean(path[-1], _section(path, settings).model_fields)}"
     words = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
     if bound := next((key for key in words if key in context), None):
         return f"{name} = {given!r}: must be {words[bound]} {context[bound]}{_range(path, settings)}"
@@ -70,7 +67,12 @@ def _range(path: list[str], settings: Model) -> str:
 
 def _field(path: list[str], settings: Model) -> Any:
     """pydantic's description of a setting or section."""
+    return _section(path, settings).model_fields[path[-1]]
+
+
+def _section(path: list[str], settings: Model) -> Any:
+    """The section that a setting is in."""
     section: Any = settings
     for part in path[:-1]:
         section = section.model_fields[part].annotation
-    return section.model_fields[path[-1]]
+    return section

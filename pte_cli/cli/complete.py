@@ -5,16 +5,17 @@ typer calls each of these with what has been typed so far, and keeps those that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from pte_cli.config import CHOICES, RunConfig
+from pte_cli.errors import UsageError
 from pte_cli.eval.benchmarks import BENCHMARKS
 from pte_cli.registry import KINDS, load_registry
+from pte_cli.report.runs import find_runs
 from pte_cli.setting_errors import setting_names
 
 Completer = Callable[[str], list[str]]
-RUN_DEPTH = 3
 
 
 def words(*known: str) -> Completer:
@@ -50,19 +51,10 @@ def runs(incomplete: str) -> list[str]:
     """Folders of runs in the folder typed so far, and those below it."""
     typed = Path(incomplete)
     root = typed if incomplete.endswith("/") or not incomplete else typed.parent
-    return [str(path) for path in _runs(root, RUN_DEPTH)]
-
-
-def _runs(folder: Path, depth: int) -> Iterator[Path]:
     try:
-        inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except OSError:
-        return
-    for path in inside:
-        if (path / "config.json").is_file():
-            yield path
-        elif depth > 1:
-            yield from _runs(path, depth - 1)
+        return [str(path) for path in find_runs(root)]
+    except (UsageError, OSError):
+        return []
 
 
 def benchmarks(incomplete: str) -> list[str]:

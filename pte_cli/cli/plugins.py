@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from pydantic.fields import FieldInfo
-from rich.table import Table
 
 from pte_cli.cli import complete, ui
 from pte_cli.cli.options import Json, report_plugins
@@ -163,9 +162,7 @@ def _option(name: str, info: FieldInfo) -> dict[str, str]:
 
 
 def _print_table(rows: list[dict[str, str]], columns: tuple[str, ...]) -> None:
-    table = Table(show_edge=False, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = ui.table(columns)
     for row in rows:
         table.add_row(*(row[column] for column in columns))
     ui.out().print(table)

@@ -147,9 +147,7 @@ def show_plan(plan: Plan, json: bool) -> None:
         return
     console = ui.out()
     console.print(f"{plan.file.path}: {describe_counts(plan)}", soft_wrap=True)
-    table = Table(show_edge=False, pad_edge=False)
-    for name in ("configuration", "command", "seeds", "runs", "state"):
-        table.add_column(name, overflow="fold")
+    table = ui.table(["configuration", "command", "seeds", "runs", "state"])
     by_key = {task.key: task for task in plan.tasks}
     seen: set[str] = set()
     for name in dict.fromkeys(cell.name for cell in plan.cells if cell.name in plan.selected):

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pte_cli.config import RunConfig
+from pte_cli.config import RunConfig, flat
 from pte_cli.eval.accuracy import Accuracy, Evaluation, evaluate
 from pte_cli.eval.peak import peak_bytes
 from pte_cli.rollout.prepare import Prepared, prepare
@@ -233,12 +233,6 @@ def _count(parameters: Sequence[Tensor]) -> int:
     return sum(p.numel() for p in parameters)
 
 
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as trackers take them: dotted names, and text for what is neither number nor text."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value if isinstance(value, int | float | str | bool) else str(value)
-    return found
+    return {k: v if isinstance(v, int | float | str | bool) else str(v) for k, v in flat(settings).items()}

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pte_cli.api import EncoderShape
-from pte_cli.errors import UsageError
+from pte_cli.errors import UsageError, first_lines
 from pte_cli.registry import build, load_registry
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -185,14 +185,13 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
             raise FileNotFoundError("it has no adapter_model.safetensors")  # PEFT would go on to pickles and the hub
         return PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UsageError(f"{here}: can't be read ({_said(error)}); use another copy of it, or train again") from None
+        raise UsageError(
+            f"{here}: can't be read ({first_lines(error, 2)}); use another copy of it, or train again"
+        ) from None
     except RuntimeError as error:  # what torch says of tensors whose sizes differ
-        raise UsageError(f"{here}: does not fit the model ({_said(error)}); use the model it was trained on") from None
-
-
-def _said(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return " ".join(line.strip() for line in lines[:2]) if lines else type(error).__name__
+        raise UsageError(
+            f"{here}: does not fit the model ({first_lines(error, 2)}); use the model it was trained on"
+        ) from None
 
 
 @contextmanager

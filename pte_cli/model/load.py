@@ -22,7 +22,7 @@ from transformers import (
 from transformers.utils import logging
 
 from pte_cli.config import ModelConfig
-from pte_cli.errors import UsageError
+from pte_cli.errors import UsageError, first_lines
 from pte_cli.model.families import check_family
 from pte_cli.model.quantized import make_differentiable, quantization_arguments
 from pte_cli.model.source import Source, check_trainable, describe_model, locate
@@ -63,7 +63,7 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
         )
         tokenizer = _tokenizer(source, where)
     except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
-        raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
+        raise UsageError(f"model.name = {settings.name!r}: {first_lines(error)}") from error
     if found["missing_keys"]:
         # transformers would go on with random numbers in their place.
         raise UsageError(
@@ -82,7 +82,7 @@ def load_tokenizer(settings: ModelConfig) -> PreTrainedTokenizerBase:
     try:
         return _tokenizer(source, _where(settings, source))
     except (OSError, ValueError) as error:
-        raise UsageError(f"model.name = {settings.name!r}: {_first_line(error)}") from error
+        raise UsageError(f"model.name = {settings.name!r}: {first_lines(error)}") from error
 
 
 def choose_device(device: str) -> torch.device:
@@ -134,7 +134,3 @@ def _check_class(settings: ModelConfig, config: PretrainedConfig) -> None:
             f"model.name = {settings.name!r}: {type(skeleton).__name__} computes its attention itself "
             "(_supports_attention_backend is not set), so its cache can't be bounded"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pte_cli.config import CHOICES, RunConfig
+from pte_cli.config import CHOICES, RunConfig, flat
 from pte_cli.errors import UsageError
 from pte_cli.eval.statistics import Estimate, paired_difference
 from pte_cli.plugin_options import check_options
@@ -56,10 +56,7 @@ class RunView:
     @property
     def steps(self) -> int:
         """Steps of the whole training; 0 for an evaluation that was recorded."""
-        if "adapter" in self.result:
-            return 0
-        counts = {"sft": self.config.sft.steps, "grpo": self.config.grpo.steps}
-        return sum(counts[phase] for phase in self.config.train.objective.split("+"))
+        return 0 if "adapter" in self.result else self.config.steps
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
@@ -126,7 +123,7 @@ def find_runs(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 def settings(config: RunConfig) -> dict[str, Any]:
     """Every setting by its dotted name, those of strategies among them; `out` is none."""
-    return dict(_flat(config.model_dump(mode="json", exclude={"out"})))
+    return flat(config.model_dump(mode="json", exclude={"out"}))
 
 
 def changed_settings(config: RunConfig) -> dict[str, tuple[Any, Any]]:
@@ -144,21 +141,12 @@ def changed_settings(config: RunConfig) -> dict[str, tuple[Any, Any]]:
 
 def _options(section: str, name: str) -> dict[str, Any]:
     """The default options of the strategy called `name`; none where it is not installed."""
-    kind = {"evict": "evict", "encoder": "encoder", "task": "task"}[section]
     try:
-        spec = load_registry().find(name, kind).spec
+        spec = load_registry().find(name, section).spec
         filled = check_options(f"{section}.options", spec, {})
     except UsageError:
         return {}
-    return dict(_flat({section: {"options": filled.model_dump(mode="json")}}))
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+    return flat({section: {"options": filled.model_dump(mode="json")}})
 
 
 # ---- several runs -------------------------------------------------------------------------------------------

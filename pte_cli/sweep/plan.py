@@ -42,10 +42,7 @@ class Task:
     @property
     def steps(self) -> int:
         """Optimizer steps it takes."""
-        if self.command == "eval":
-            return 0
-        counts = {"sft": self.config.sft.steps, "grpo": self.config.grpo.steps}
-        return sum(counts[phase] for phase in self.config.train.objective.split("+"))
+        return 0 if self.command == "eval" else self.config.steps
 
 
 @dataclass(frozen=True)

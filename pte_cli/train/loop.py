@@ -80,12 +80,7 @@ class Trainer:
     @property
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return sum(count for _, count in self.phases())
-
-    def phases(self) -> list[tuple[str, int]]:
-        """(objective, steps) in order."""
-        counts = {"sft": self.config.sft.steps, "grpo": self.config.grpo.steps}
-        return [(name, counts[name]) for name in self.config.train.objective.split("+")]
+        return self.config.steps
 
     def run(self) -> Iterator[int]:
         """All steps that are left; after each, its number, so that the caller may save or stop."""
@@ -215,7 +210,7 @@ class Trainer:
     def place(self) -> tuple[str, int, int]:
         """The phase the next step belongs to, how many of its steps are done, and how many it has."""
         before = 0
-        for phase, steps in self.phases():
+        for phase, steps in self.config.phases():
             if self.step < before + steps:
                 return phase, self.step - before, steps
             before += steps

@@ -34,7 +34,7 @@ def rehearse(trainer: Trainer, length: float) -> float:
     """
     left, before = 0.0, 0
     position = trainer.examples.position()
-    for phase, steps in trainer.phases():
+    for phase, steps in trainer.config.phases():
         remaining = min(steps, before + steps - trainer.step)
         before += steps
         if remaining > 0:

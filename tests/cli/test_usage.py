@@ -143,7 +143,8 @@ OFFERED = {
 def test_what_the_shell_is_offered(name, tmp_path, monkeypatch):
     for run in ("a", "ab", "b"):
         (tmp_path / "runs" / run).mkdir(parents=True)
-        (tmp_path / "runs" / run / "config.json").write_text("{}")
+        for file in ("config.json", "env.json"):
+            (tmp_path / "runs" / run / file).write_text("{}")
     line, expected = OFFERED[name]
     monkeypatch.setenv("_PTE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
