@@ -124,9 +124,9 @@ class SamplingConfig(Section):
 
 
 class SftConfig(Section):
-    steps: int = Field(500, ge=0, description="optimizer steps on worked examples")
+    steps: int = Field(400, ge=0, description="optimizer steps on worked examples")
     batch: int = Field(64, ge=1, description="examples per step")
-    learning_rate: float = Field(1e-3, gt=0, description="peak, of AdamW; falls linearly to 0")
+    learning_rate: float = Field(2e-3, gt=0, description="peak, of AdamW; falls linearly to 0")
     answer_weight: float = Field(4.0, gt=0, description="weight of an answer token; a thinking token has 1")
 
 
@@ -153,7 +153,7 @@ class GrpoConfig(Section):
 class TrainConfig(Section):
     objective: Literal["sft", "grpo", "sft+grpo"] = Field("sft", description="what is optimised, in this order")
     gradient: Literal["truncated", "exact"] = Field(
-        "truncated", description="exact: through cached keys and values too, at the memory of one round"
+        "exact", description="exact: through cached keys and values too; truncated: not through those (the paper)"
     )
     micro_batch: int = Field(128, ge=1, description="sequences replayed together")
     encoder_lr_ratio: float = Field(1.0, gt=0, description="the encoder's learning rate as a multiple of LoRA's")

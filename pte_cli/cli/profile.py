@@ -88,9 +88,9 @@ def profile(
     gradient: Annotated[
         str,
         typer.Option(
-            metavar="NAME", autocompletion=complete.words(*GRADIENTS), help="truncated or exact.", rich_help_panel=STEP
+            metavar="NAME", autocompletion=complete.words(*GRADIENTS), help="exact or truncated.", rich_help_panel=STEP
         ),
-    ] = "truncated",
+    ] = "exact",
     gradient_checkpointing: Annotated[
         bool | None,
         typer.Option(

@@ -58,7 +58,7 @@ def train(
     ] = None,
     sft_steps: Annotated[
         int | None,
-        typer.Option(metavar="STEPS", help="Steps on worked examples. \\[500]", rich_help_panel=OPTIMISATION),
+        typer.Option(metavar="STEPS", help="Steps on worked examples. \\[400]", rich_help_panel=OPTIMISATION),
     ] = None,
     grpo_steps: Annotated[
         int | None,
@@ -84,8 +84,8 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            autocompletion=complete.words("truncated", "exact"),
-            help="truncated, or exact: through the cache and what was evicted too. \\[truncated]",
+            autocompletion=complete.words("exact", "truncated"),
+            help="exact: through the cache and what was evicted too; or truncated. \\[exact]",
             rich_help_panel=OPTIMISATION,
         ),
     ] = None,

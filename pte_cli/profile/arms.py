@@ -62,7 +62,7 @@ class Question:
     budgets: Sequence[int]
     rows: int
     prompt: int
-    gradient: Gradient = "truncated"
+    gradient: Gradient = "exact"
     accelerator: bool = False
 
     def head(self, report: str) -> dict[str, str | int]:

@@ -33,7 +33,7 @@ class Setting:
     prompt: int
     length: int
     budget: Budget
-    gradient: Gradient = "truncated"
+    gradient: Gradient = "exact"
     micro_batch: int = 128
     foreach: bool | None = None
 
@@ -113,7 +113,7 @@ def train_step_peak(
     rows: int,
     prompt: int,
     tokens: int,
-    gradient: Gradient = "truncated",
+    gradient: Gradient = "exact",
 ) -> dict[str, int]:
     """Peak bytes of live tensors (weights included) after each phase of a first step: `rollout`, `replay`, `update`.
 

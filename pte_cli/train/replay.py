@@ -28,7 +28,7 @@ def replay(
     temperature: float = 1.0,
     vocab: int | None = None,
     loss: Loss | None = None,
-    gradient: Literal["truncated", "exact"] = "truncated",
+    gradient: Literal["truncated", "exact"] = "exact",
     on_last_state: Callable[[State], None] | None = None,
     chunk: int = CHUNK,
 ) -> Tensor:

@@ -33,7 +33,7 @@ def test_list(root):
     assert rows[1:] == [
         ["a", "finished", "sft", "pte", "sliding", "48", "25.0", "3/3"],
         ["b", "finished", "sft", "pte", "sliding", "64", "50.0", "3/3"],
-        ["c", "interrupted", "sft", "pte", "full", "3/500"],
+        ["c", "interrupted", "sft", "pte", "full", "3/400"],
     ]
     left_out, after = done.stderr.splitlines()
     assert left_out.startswith("runs/d left out: ")
@@ -46,7 +46,7 @@ def test_list_as_json(root):
     found = json.loads(done.stdout)
     assert [run["run"] for run in found["runs"]] == ["runs/a", "runs/b", "runs/c"]
     assert found["runs"][1]["accuracy"] == {"accuracy": 0.5, "low": 0.0, "high": 1.0, "n": 4}
-    assert (found["runs"][2]["accuracy"], found["runs"][2]["steps"]) == (None, 500)
+    assert (found["runs"][2]["accuracy"], found["runs"][2]["steps"]) == (None, 400)
     assert [run["run"] for run in found["unreadable"]] == ["runs/d"]
 
 
@@ -60,7 +60,7 @@ def test_show(root):
     document = json.loads(pte("runs", "show", "runs/b", "--json", cwd=root).stdout)
     assert document["changed"] == {
         "evict.budget": {"default": 48, "run": 64},
-        "sft.steps": {"default": 500, "run": 3},
+        "sft.steps": {"default": 400, "run": 3},
     }
     assert document["metrics"] == {"step": 3, "phase": "sft", "loss": 1 / 3}
     assert document["files"]["metrics.jsonl"] == (root / "runs" / "b" / "metrics.jsonl").stat().st_size

@@ -84,6 +84,6 @@ def test_what_a_bounded_row_sees():
 
 
 def test_an_encoder_that_reads_again_is_refused():
-    config = config_of("encoder.name=ttt", "encoder.objective=nll")
+    config = config_of("encoder.name=ttt", "encoder.objective=nll", "train.gradient=truncated")
     with pytest.raises(UsageError, match="does not count"):
         step_flops(arms_of(config)[2], describe_model(config.model), Setting(1, 8, 40, Budget(32, 0.25)))

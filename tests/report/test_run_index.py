@@ -28,7 +28,7 @@ def test_settings_that_are_not_the_defaults(tmp_path):
     # n_sink = 4 is what `sink` takes anyway, so only the policy itself has changed.
     settings = {"evict": {"policy": "sink", "options": {"n_sink": 4}}, "sft": {"steps": 7}, "out": "elsewhere"}
     run = view(run_folder(tmp_path / "run", settings))
-    assert changed_settings(run.config) == {"evict.policy": ("sliding", "sink"), "sft.steps": (500, 7)}
+    assert changed_settings(run.config) == {"evict.policy": ("sliding", "sink"), "sft.steps": (400, 7)}
     settings["evict"]["options"]["n_sink"] = 5
     run = view(run_folder(tmp_path / "other", settings))
     assert changed_settings(run.config)["evict.options.n_sink"] == (4, 5)

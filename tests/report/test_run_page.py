@@ -111,7 +111,7 @@ def test_what_a_completion_says_is_only_text(html):
 
 def test_the_page_says_what_was_measured(html):
     text = re.sub(r"<[^>]+>", " ", html)
-    for words in ("75.0 % (0.0 to 100.0)", "12.5 %", "3,145,728", "finished after 52 of 500 steps", "2.13.0"):
+    for words in ("75.0 % (0.0 to 100.0)", "12.5 %", "3,145,728", "finished after 52 of 400 steps", "2.13.0"):
         assert words in text, words
     assert "not installed" in text  # peft, as env.json has it
     assert html.count(f'class="g{SHADES}" title=') == 1

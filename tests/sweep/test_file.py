@@ -263,7 +263,7 @@ def test_the_shipped_file_is_the_papers_comparison():
                 main.setdefault(cell.arm, {})[task.key] = task.config
     counts = {arm: len(found) for arm, found in main.items()}
     assert counts == {"baseline": 1, "baseline_full": 1, "lora": 5, "lora_c": 5, "ttt": 5, "pte": 5,
-                      "lora_c_exact": 5, "pte_exact": 5}  # fmt: skip
+                      "lora_c_truncated": 5, "ttt_truncated": 5, "pte_truncated": 5}  # fmt: skip
     strategies = {
         arm: (next(iter(found.values())).encoder.name, next(iter(found.values())).evict.policy)
         for arm, found in main.items()
@@ -272,7 +272,12 @@ def test_the_shipped_file_is_the_papers_comparison():
     assert strategies["lora_c"] == ("none", "sliding")
     assert strategies["ttt"] == ("ttt", "sliding")
     assert strategies["pte"] == ("pte", "sliding")
-    assert {c.train.gradient for arm in ("lora_c_exact", "pte_exact") for c in main[arm].values()} == {"exact"}
+    gradients = {arm: {config.train.gradient for config in found.values()} for arm, found in main.items()}
+    assert [arm for arm, found in gradients.items() if found == {"truncated"}] == [
+        "lora_c_truncated",
+        "ttt_truncated",
+        "pte_truncated",
+    ]
     trained = [config for arm in set(main) - {"baseline", "baseline_full"} for config in main[arm].values()]
     assert len({(c.evict.budget, c.sft.steps, c.train.objective, c.eval.problems, c.eval.seed) for c in trained}) == 1
 
