@@ -18,7 +18,7 @@ from pte_cli.model.source import TINY
 from pte_cli.runs import RunDir
 
 RESULT = {
-    "steps": 500,
+    "steps": 400,
     "before": {"accuracy": 0.12, "low": 0.086, "high": 0.165, "n": 256},
     "after": {"accuracy": 0.5625, "low": 0.501, "high": 0.622, "n": 256},
 }
@@ -88,7 +88,7 @@ def test_the_card_says_what_it_is(tmp_path):
         "| encoder | pte |",
         "| eviction policy | sink (n_sink=4) |",
         "| budget | 60 cached tokens per layer and head; 0.25 of the window leaves when full |",
-        "| training | SFT, 500 steps of 64, learning rate 0.001 |",
+        "| training | SFT, 400 steps of 64, learning rate 0.002 |",
         "- before training: 12.0 % (8.6 to 16.5, 95 %), 256 held-out problems",
         "- after training: 56.2 % (50.1 to 62.2, 95 %), 256 held-out problems",
     ):
