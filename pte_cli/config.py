@@ -126,7 +126,9 @@ class SamplingConfig(Section):
 class SftConfig(Section):
     steps: int = Field(400, ge=0, description="optimizer steps on worked examples")
     batch: int = Field(64, ge=1, description="examples per step")
-    learning_rate: float = Field(2e-3, gt=0, description="peak, of AdamW; falls linearly to 0")
+    learning_rate: float | None = Field(
+        None, gt=0, description="peak, of AdamW; falls linearly to 0 (default: 2e-3 for tiny, 2e-4 for other models)"
+    )
     answer_weight: float = Field(4.0, gt=0, description="weight of an answer token; a thinking token has 1")
 
 
@@ -135,7 +137,9 @@ class GrpoConfig(Section):
     prompts: int = Field(16, ge=1, description="problems per rollout")
     group_size: int = Field(8, ge=2, description="completions per problem (at least 2: they are compared)")
     num_iterations: int = Field(1, ge=1, description="optimizer steps on each rollout")
-    learning_rate: float = Field(3e-4, gt=0, description="peak, of AdamW; falls linearly to 0")
+    learning_rate: float | None = Field(
+        None, gt=0, description="peak, of AdamW; falls linearly to 0 (default: 3e-4 for tiny, 2e-5 for other models)"
+    )
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "gspo", "cispo"] = Field("dapo", description="as in TRL")
     epsilon: float = Field(0.2, gt=0, description="the probability ratio is clipped below 1 - epsilon")
     epsilon_high: float | None = Field(None, gt=0, description="and above 1 + epsilon_high (default: epsilon)")
@@ -173,6 +177,10 @@ class EvalConfig(Section):
     seed: int = Field(0, ge=0, description="which held-out problems")
 
 
+LEARNING_RATES = {"sft": (2e-3, 2e-4), "grpo": (3e-4, 2e-5)}
+"""Of each objective: for the built-in model, which has much to learn, and for models trained on much more."""
+
+
 class RunConfig(Section):
     """Everything that determines a run. `out` is where it is written and no part of its identity."""
 
@@ -200,6 +208,11 @@ class RunConfig(Section):
     def steps(self) -> int:
         """Optimizer steps of the whole training."""
         return sum(count for _, count in self.phases())
+
+    def learning_rate(self, phase: str) -> float:
+        """The peak learning rate of the objective `sft` or `grpo`."""
+        given = self.sft.learning_rate if phase == "sft" else self.grpo.learning_rate
+        return given if given is not None else LEARNING_RATES[phase][self.model.name != "tiny"]
 
     def identity(self) -> str:
         """12 hexadecimal digits that two runs share exactly when all their settings but `out` are equal."""

@@ -105,6 +105,16 @@ def test_defaults_are_the_papers():
     )
 
 
+def test_pretrained_models_learn_at_lower_rates():
+    def rates(*sets):
+        config = load_config(env={}, sets=sets)
+        return config.learning_rate("sft"), config.learning_rate("grpo")
+
+    assert rates() == (2e-3, 3e-4)
+    assert rates("model.name=org/model") == (2e-4, 2e-5)
+    assert rates("model.name=org/model", "sft.learning_rate=0.1", "grpo.learning_rate=0.2") == (0.1, 0.2)
+
+
 def test_an_option_of_a_strategy_needs_no_options_in_its_name(tmp_path):
     """From every source, in either spelling, the later source wins; `options` is where it ends up."""
     toml, both = tmp_path / "run.toml", tmp_path / "both.toml"

@@ -106,12 +106,12 @@ def training(config: RunConfig, status: Mapping[str, Any]) -> str:
     parts = []
     if "sft" in config.train.objective:
         sft = config.sft
-        parts.append(f"SFT, {sft.steps} steps of {sft.batch}, learning rate {sft.learning_rate:g}")
+        parts.append(f"SFT, {sft.steps} steps of {sft.batch}, learning rate {config.learning_rate('sft'):g}")
     if "grpo" in config.train.objective:
         grpo = config.grpo
         parts.append(
-            f"GRPO, {grpo.steps} steps of {grpo.prompts} x {grpo.group_size}, learning rate {grpo.learning_rate:g}, "
-            f"KL weight {grpo.beta:g}"
+            f"GRPO, {grpo.steps} steps of {grpo.prompts} x {grpo.group_size}, "
+            f"learning rate {config.learning_rate('grpo'):g}, KL weight {grpo.beta:g}"
         )
     state = status.get("state")
     return "; ".join(parts) + ("" if state == "finished" else f" (the run is {state or 'of unknown state'})")

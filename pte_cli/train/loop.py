@@ -97,7 +97,7 @@ class Trainer:
                 norm = self.update(share)
             self.step += 1
             seconds = self.clock.seconds | {"step": time.perf_counter() - start}
-            metrics |= {"grad_norm": norm, "learning_rate": self._rate(phase) * share}
+            metrics |= {"grad_norm": norm, "learning_rate": self.config.learning_rate(phase) * share}
             metrics |= state_metrics(self.model, self.passes.last_state) | device_metrics(self.model.device)
             metrics |= {f"seconds/{name}": spent for name, spent in seconds.items()}
             self.log({"step": self.step, "phase": phase, **metrics})
@@ -216,11 +216,8 @@ class Trainer:
             before += steps
         return phase, steps, steps
 
-    def _rate(self, phase: str) -> float:
-        return self.config.sft.learning_rate if phase == "sft" else self.config.grpo.learning_rate
-
     def _new_optimizer(self, phase: str) -> torch.optim.Optimizer:
-        rate = self._rate(phase)
+        rate = self.config.learning_rate(phase)
         groups = [
             {"params": self.lora, "peak": rate},
             {"params": self.encoder, "peak": rate * self.config.train.encoder_lr_ratio},
