@@ -52,7 +52,7 @@ def load_model(settings: ModelConfig, shards: Shards | None = None) -> tuple[Pre
         if getattr(config, "quantization_config", None):
             more = {"device_map": {"": target}}
         if shards is not None:
-            _check_shardable(settings, config, more)
+            check_shardable(settings, config, more)
         if source.file is not None:
             # Packed weights would make it a quantised model, which can be neither trained nor saved.
             more = {"quantization_config": GgufConfig(dequantize=True)}
@@ -129,7 +129,7 @@ def _where(settings: ModelConfig, source: Source) -> dict[str, Any]:
     return where
 
 
-def _check_shardable(settings: ModelConfig, config: PretrainedConfig, more: dict[str, Any]) -> None:
+def check_shardable(settings: ModelConfig, config: PretrainedConfig, more: dict[str, Any]) -> None:
     """UsageError for a model whose layers processes can't share out. `more`: what it would be loaded with."""
     if "device_map" in more:
         raise UsageError(

@@ -36,10 +36,10 @@ class Shards:
         # On the host, so that agreeing doesn't wait for a device.
         self.group = dist.new_group(backend="gloo")
         self.layers: list[Shard] = []
-        self.whole: int | None = None
+        self.gathered: int | None = None
 
     def take(self, layers: Sequence[nn.Module], device: torch.device) -> None:
-        """Keep this process's part of `layers`, all of whose parameters are frozen, on `device`."""
+        """Keep this process's part of `layers`, on `device`."""
         self.layers = [Shard(layer, self.rank, self.count, device) for layer in layers]
 
     @contextmanager
@@ -67,7 +67,7 @@ class Shards:
 
     def gather(self, index: int) -> None:
         """Return when layer `index` is whole, and no other is."""
-        while self.whole != index:
+        while self.gathered != index:
             self._serve(index)
 
     def rest(self) -> None:
@@ -83,34 +83,34 @@ class Shards:
         self._free()
         wishes = torch.empty(self.count, dtype=torch.int64)
         all_gather(wishes, torch.tensor([wish]), group=self.group)
-        found, votes = wishes[wishes != RESTING].unique(return_counts=True)
-        if not len(found):
+        wanted = sorted(index for index in wishes.tolist() if index != RESTING)
+        if not wanted:
             return False
-        # `unique` sorts and `argmax` takes the first: processes apart in their passes meet again.
-        self.whole = int(found[votes.argmax()])
-        self.layers[self.whole].gather()
+        # Of several `max` takes the first, so that processes apart in their forward passes meet again.
+        self.gathered = max(wanted, key=wanted.count)
+        self.layers[self.gathered].gather()
         return True
 
     def _free(self) -> None:
-        if self.whole is not None:
-            self.layers[self.whole].free()
-            self.whole = None
+        if self.gathered is not None:
+            self.layers[self.gathered].free()
+            self.gathered = None
 
 
 class Shard:
-    """One layer's matrices laid one after the other, of which this process keeps its part.
+    """One layer's frozen matrices laid one after the other, of which this process keeps its part.
 
     part: uint8 `[N]`, always there. whole: uint8 `[count * N]`, whose storage has bytes only between `gather` and
-    `free`. The layer's parameters are views of `whole`; vectors (norms, biases) stay as they are.
+    `free`. The matrices are views of `whole`; vectors (norms, biases) and what learns stay as they are.
     """
 
     def __init__(self, layer: nn.Module, rank: int, count: int, device: torch.device) -> None:
-        matrices = [parameter for parameter in layer.parameters() if parameter.dim() > 1]
+        matrices = [p for p in layer.parameters() if p.dim() > 1 and not p.requires_grad]
         starts, end = [], 0
         for matrix in matrices:
             starts.append(end)
-            end += math.ceil(matrix.nbytes / ALIGNMENT) * ALIGNMENT
-        size = math.ceil(end / count)
+            end += _aligned(matrix.nbytes)
+        size = _aligned(math.ceil(end / count))
         flat = torch.zeros(size * count, dtype=torch.uint8)
         for start, matrix in zip(starts, matrices, strict=True):
             flat[start : start + matrix.nbytes] = matrix.detach().flatten().view(torch.uint8)
@@ -132,3 +132,8 @@ class Shard:
     def free(self) -> None:
         """Give back the bytes of `whole`. Its views stay, and must not be read until it is gathered."""
         self.whole.untyped_storage().resize_(0)
+
+
+def _aligned(size: int) -> int:
+    """`size` bytes, and what is missing to the next multiple of ALIGNMENT."""
+    return math.ceil(size / ALIGNMENT) * ALIGNMENT
