@@ -39,30 +39,34 @@ def launch(way, *command, cwd):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """Gradients and metrics of one process."""
-    folder = tmp_path_factory.mktemp("alone")
-    launch("one", str(SCRIPT), str(folder / "one.pt"), cwd=folder)
-    count, found, _ = torch.load(folder / "one.pt")
-    assert count == 1
-    return found
+def results(tmp_path_factory):
+    """What one process and two found."""
+    folder = tmp_path_factory.mktemp("steps")
+    for way in ("one", "ddp"):
+        launch(way, str(SCRIPT), f"{way}.pt", cwd=folder)
+    (alone, one), (together, two) = (torch.load(folder / f"{way}.pt") for way in ("one", "ddp"))
+    assert (alone, together) == (1, 2)
+    return {"one": one["whole"], **two}
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_gradients_of_two_processes_are_those_of_one(way, alone, tmp_path):
+@pytest.mark.parametrize("base", ["whole", "shared"])
+def test_gradients_of_two_processes_are_those_of_one(results, base):
     """SFT of 5 examples and of 1, GRPO of 3 groups: none divides by 2, and lengths differ between the processes."""
-    launch(way, str(SCRIPT), str(tmp_path / "two.pt"), cwd=tmp_path)
-    count, together, sizes = torch.load(tmp_path / "two.pt")
-    assert count == 2
-    for name, (gradients, metrics) in alone.items():
-        others, its = together[name]
+    (one, _), (two, _) = results["one"], results[base]
+    for name, (gradients, metrics) in one.items():
+        others, its = two[name]
         assert max(g.abs().max() for g in gradients) > 1e-4
         for a, b in zip(gradients, others, strict=True):
             assert (a - b).abs().max() <= 1e-9
         for key, value in metrics.items():
             if key not in ("evictions", "rounds") or name.startswith("['grpo"):
                 assert its[key] == pytest.approx(value, abs=1e-9), (name, key)
-    assert len(sizes) == (2 * len(alone) if way == "fsdp" else 0)
+
+
+def test_each_process_keeps_half_of_a_shared_base(results):
+    found, sizes = results["shared"]
+    assert len(sizes) == 2 * len(found)
+    assert results["whole"][1] == []
     for size in sizes:
         # Half of every layer, up to a few bytes of padding; during a pass one layer more.
         assert size["kept"] == pytest.approx(size["matrices"] / 2, rel=0.001)

@@ -1,10 +1,11 @@
 """What `test_processes.py` starts in one process and in two: gradients and metrics of one step, written by rank 0.
 
-Where the base model is shared out, the bytes of its layers in every process as well.
+Two processes take the steps twice: each with a whole base model, then sharing one out, with the bytes of its layers.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -43,7 +44,8 @@ class Bytes:
         }
 
 
-def main(out: Path) -> None:
+def steps() -> tuple[dict, list[dict[str, int]]]:
+    """Gradients and metrics by settings; and of every process the bytes, where a base is shared out."""
     from test_loop import gradients, trainer
 
     from pte_cli.train.processes import Processes
@@ -64,8 +66,20 @@ def main(out: Path) -> None:
         found[str([phase, *sets])] = (gradients(one), kept)
         if watched:
             sizes += processes.gather([watched.report(one.model)])
+    return found, sizes
+
+
+def main(out: Path) -> None:
+    from pte_cli.train.processes import Processes
+
+    processes = Processes("cpu")
+    results = {"whole": steps()}
+    if processes.count > 1:
+        # What `accelerate launch --use_fsdp --fsdp_version 2` sets.
+        os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+        results["shared"] = steps()
     if processes.main:
-        torch.save((processes.count, found, sizes), out)
+        torch.save((processes.count, results), out)
     processes.end()
 
 
