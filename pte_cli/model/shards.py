@@ -1,9 +1,11 @@
 """A base model that is shared out: each process keeps a part of every layer, and all have one layer whole at a time.
 
-Processes sample completions of different lengths, so they run different numbers of passes, and some none at all. The
-hooks of torch's `fully_shard` gather whenever a module is called, which would leave one process waiting for ever.
-Here the processes agree, before every gathering, on the layer that most of them want next, and all take part in it.
-Nothing is reduced: what is shared out is frozen.
+Processes sample completions of different lengths, so they run different numbers of passes, and some none at all. They
+agree, before every gathering, on the layer that most of them want next, and all take part in it.
+
+Not torch's `fully_shard`: its hooks gather whenever a module is called, so that one process would wait for ever, and its
+`unshard` gathers into a buffer and copies from there, which is two layers at once. What is left of it for weights that
+are frozen, and need no reducing, is `Shard`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Shards:
 
     @contextmanager
     def placed(self, index: int) -> Iterator[None]:
-        """Inside the block, layer `index` has memory and nothing in it: torch makes no views of tensors without."""
+        """Inside the block, layer `index` has memory but no content: without, torch makes no views of its matrices."""
         self._free()
         self.layers[index].allocate()
         try:

@@ -54,16 +54,18 @@ def step(model, gradient):
 
 
 @pytest.mark.parametrize(
-    ("family", "gradient", "checkpointed"),
+    ("family", "encoder", "gradient", "checkpointed"),
     [
-        ("qwen2", "truncated", False),
-        ("qwen3", "exact", True),
-        ("gemma3", "exact", False),
-        ("smollm3", "truncated", True),
+        ("qwen2", "pte", "truncated", False),
+        ("qwen3", "pte", "exact", True),
+        ("gemma3", "pte", "exact", False),
+        ("smollm3", "none", "truncated", True),
+        ("llama", "ttt", "truncated", False),  # its state is a gradient through the model: passes within passes
     ],
 )
-def test_the_same_numbers_from_the_memory_of_one_layer(group, monkeypatch, family, gradient, checkpointed):
-    model = adapted("pte", family=family, dtype=torch.float64)
+def test_the_same_numbers_from_the_memory_of_one_layer(group, monkeypatch, family, encoder, gradient, checkpointed):
+    options = {"objective": "nll"} if encoder == "ttt" else {}
+    model = adapted(encoder, family=family, dtype=torch.float64, options=options)
     model.gradient_checkpointing = checkpointed
     tokens, expected = step(model, gradient)
 
