@@ -3,7 +3,7 @@
 Processes sample completions of different lengths, so they run different numbers of passes, and some none at all. They
 agree, before every gathering, on the layer that most of them want next, and all take part in it.
 
-Not torch's `fully_shard`: its hooks gather whenever a module is called, so that one process would wait for ever, and its
+Not torch's `fully_shard`: its hooks gather whenever a module is called, so that a process would wait for ever, and its
 `unshard` gathers into a buffer and copies from there, which is two layers at once. What is left of it for weights that
 are frozen, and need no reducing, is `Shard`.
 """
