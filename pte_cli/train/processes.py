@@ -7,6 +7,7 @@ The layers of a base model that is shared out are gathered in between, as often 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,11 +101,11 @@ def _fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
     """FSDP as accelerate was told to use it, on CPUs too, where it would take no notice; None where it was not."""
     if not parse_flag_from_env("ACCELERATE_USE_FSDP"):
         return None
-    # Every process reads all weights, to take its part of them; accelerate would have only the first do so.
-    plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False)
-    if plugin.fsdp_version != 2:
+    version = os.environ.get("FSDP_VERSION", "1")  # the default is accelerate's
+    if version != "2":
         raise UsageError(
-            f"accelerate is set to FSDP version {plugin.fsdp_version}: version 2 is supported; use `accelerate launch "
-            "--use_fsdp --fsdp_version 2`"
+            f"accelerate is set to FSDP version {version}: version 2 is supported; use `accelerate launch --use_fsdp "
+            "--fsdp_version 2`"
         )
-    return plugin
+    # Every process reads all weights, to take its part of them; accelerate would have only the first do so.
+    return FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
