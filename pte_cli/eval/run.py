@@ -81,7 +81,7 @@ class _Run:
 
     def all(self, dataset: RenderedDataset | None) -> dict[str, Any]:
         start = time.perf_counter()
-        prepared = prepare(self.config, dataset=dataset)
+        prepared = prepare(self.config, dataset=dataset, shards=self.processes.shards)
         self.trainer = trainer = Trainer(
             self.config,
             prepared.model,

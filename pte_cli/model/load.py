@@ -25,14 +25,16 @@ from pte_cli.config import ModelConfig
 from pte_cli.errors import UsageError, first_lines
 from pte_cli.model.families import check_family
 from pte_cli.model.quantized import make_differentiable, quantization_arguments
+from pte_cli.model.shards import Shards
 from pte_cli.model.source import Source, check_trainable, describe_model, locate
 
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
-def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(settings: ModelConfig, shards: Shards | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal LM and tokenizer that `settings` name, frozen, in evaluation mode, on the device.
 
+    shards: takes the decoder layers on their way to the device, so that it never holds them all.
     Raises UsageError, before weights are loaded, for whatever is not there, not supported or not installed.
     """
     check_trainable(settings)
@@ -49,6 +51,8 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
         more = quantization_arguments(settings.quantization, dtype, target)
         if getattr(config, "quantization_config", None):
             more = {"device_map": {"": target}}
+        if shards is not None:
+            check_shardable(settings, config, more)
         if source.file is not None:
             # Packed weights would make it a quantised model, which can be neither trained nor saved.
             more = {"quantization_config": GgufConfig(dequantize=True)}
@@ -71,6 +75,8 @@ def load_model(settings: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
         )
     model.requires_grad_(False)
     make_differentiable(model)
+    if shards is not None:
+        shards.take(model.get_decoder().layers, target)
     if "device_map" not in more:
         model = model.to(target)
     return model.eval(), tokenizer
@@ -121,6 +127,20 @@ def _where(settings: ModelConfig, source: Source) -> dict[str, Any]:
     if source.file is not None:
         where["gguf_file"] = source.file
     return where
+
+
+def check_shardable(settings: ModelConfig, config: PretrainedConfig, more: dict[str, Any]) -> None:
+    """UsageError for a model whose layers processes can't share out. `more`: what it would be loaded with."""
+    if "device_map" in more:
+        raise UsageError(
+            f"model.quantization = {settings.quantization!r}, model.name = {settings.name!r}: FSDP can't share out "
+            "quantised weights; use a model without quantization, or start without --use_fsdp"
+        )
+    if settings.trust_remote_code and "AutoModelForCausalLM" in getattr(config, "auto_map", {}):
+        raise UsageError(
+            f"model.name = {settings.name!r}: FSDP can't share out layers of a model's own code; start without "
+            "--use_fsdp"
+        )
 
 
 def _check_class(settings: ModelConfig, config: PretrainedConfig) -> None:

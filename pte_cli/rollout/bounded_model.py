@@ -13,8 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pte_cli.api import Encoder, Evicted, EvictionPolicy, State
+from pte_cli.errors import PteError
 from pte_cli.model.adapter import active_encoder, cores_set, encoder_shape
 from pte_cli.model.rope import layer_rotations, unrotate
+from pte_cli.model.shards import Shards
 from pte_cli.rollout.attention import using_bounded_attention
 from pte_cli.rollout.cache import EMPTY, BoundedCache, CacheShape
 from pte_cli.rollout.checkpointing import layers_checkpointed
@@ -28,11 +30,18 @@ class BoundedModel:
     """Wraps a `PeftModel` of our kind, or a bare causal LM (no adapter: the paper's Baseline).
 
     Holds no state of its own beyond a session; caches and encoder states belong to the engine and the replay. With
-    `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time.
+    `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time. shards: of the
+    model's layers, where they are shared out over processes.
     """
 
-    def __init__(self, model: PeftModel | PreTrainedModel, *, gradient_checkpointing: bool = False) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: PeftModel | PreTrainedModel,
+        *,
+        gradient_checkpointing: bool = False,
+        shards: Shards | None = None,
+    ) -> None:
+        self.model, self.shards = model, shards
         self.gradient_checkpointing = gradient_checkpointing
         self.peft = model if isinstance(model, PeftModel) else None
         self.causal: PreTrainedModel = model.get_base_model() if self.peft else model
@@ -55,11 +64,14 @@ class BoundedModel:
     def session(self) -> Iterator[None]:
         """Attend through bounded caches inside the block, in evaluation mode (no dropout); restored after it.
 
-        The weights must not change inside.
+        The weights must not change inside. PteError where layers that go through their own modules are shared out.
         """
+        decoder = Decoder.of(self.backbone, self.rotations, self.shards)
+        if decoder is None and self.shards is not None:
+            raise PteError("FSDP: the model's layers have hooks, or more than one active adapter; remove them")
         training = self.model.training
         self.model.eval()
-        self.decoder = Decoder.of(self.backbone, self.rotations)
+        self.decoder = decoder
         try:
             with using_bounded_attention(self.causal):
                 yield
@@ -74,7 +86,7 @@ class BoundedModel:
             yield self
             return
         with self.peft.disable_adapter():
-            yield BoundedModel(self.causal)
+            yield BoundedModel(self.causal, shards=self.shards)
 
     def new_cache(self, policy: EvictionPolicy, batch: int, capacity: int, *, observe: bool = True) -> BoundedCache:
         """An empty cache with as many tables of positions as the policy's granularity asks for.

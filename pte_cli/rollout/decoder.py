@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from pte_cli.model.adapter import PteLinear
 from pte_cli.model.projections import Projections, mixer
 from pte_cli.model.rope import UNROTATED, Rotation, turned
+from pte_cli.model.shards import Shards
 from pte_cli.rollout.attention import attend
 from pte_cli.rollout.cache import BoundedCache
 
@@ -36,22 +37,29 @@ Norm = Callable[[Tensor], Tensor]
 
 
 class Decoder:
-    """A model's decoder layers under a bounded cache. Reads the weights as they are now; for evaluation mode."""
+    """A model's decoder layers under a bounded cache. Reads the weights as they are now; for evaluation mode.
 
-    def __init__(self, backbone: nn.Module, rotations: Sequence[str]) -> None:
+    shards: of the layers, where they are shared out over processes.
+    """
+
+    def __init__(self, backbone: nn.Module, rotations: Sequence[str], shards: Shards | None = None) -> None:
         self.embed = backbone.embed_tokens
         self.rotations = {kind: Rotation.of(backbone.rotary_emb, kind) for kind in set(rotations) - {UNROTATED}}
-        self.layers = [Layer(layer, kind) for layer, kind in zip(backbone.layers, rotations, strict=True)]
+        self.layers: list[Layer] = []
+        for i, (layer, kind) in enumerate(zip(backbone.layers, rotations, strict=True)):
+            with nullcontext() if shards is None else shards.placed(i):
+                self.layers.append(Layer(layer, kind))
         self.norm = norm_of(backbone.norm)
+        self.shards = shards
         self._mixed: tuple[Sequence[Tensor | None], list[Tensor | None]] = ((), [])
 
     @classmethod
-    def of(cls, backbone: nn.Module, rotations: Sequence[str]) -> Decoder | None:
+    def of(cls, backbone: nn.Module, rotations: Sequence[str], shards: Shards | None = None) -> Decoder | None:
         """The decoder of a `backbone`; None unless its layers are of known classes and nothing is hooked into it."""
         known = all(type(layer).__name__ in LAYERS for layer in backbone.layers)
         own = type(backbone).__module__.startswith("transformers.models.")
         if known and own and not any(_hooked(module) or _several(module) for module in backbone.modules()):
-            return cls(backbone, rotations)
+            return cls(backbone, rotations, shards)
         return None
 
     def __call__(
@@ -73,7 +81,8 @@ class Decoder:
         turns: dict[str, Turn | None] = {kind: turn.at(where, x.dtype) for kind, turn in self.rotations.items()}
         for layer, mix in zip(self.layers, self.mixers(cores, x.dtype), strict=True):
             given = (x, shape, cache, turns.get(layer.rotation), mix)
-            x = _checkpointed(layer, cache, *given) if checkpointed else layer(*given)
+            compute = layer if self.shards is None else self.shards.around(layer.index, layer)
+            x = _checkpointed(compute, cache, *given) if checkpointed else compute(*given)
         return self.norm(x).view(*shape, -1)
 
     def mixers(self, cores: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor | None]:
@@ -141,7 +150,7 @@ class Layer:
         return out
 
 
-def _checkpointed(layer: Layer, cache: BoundedCache, *given: object) -> Tensor:
+def _checkpointed(layer: Callable[..., Tensor], cache: BoundedCache, *given: object) -> Tensor:
     """`layer(*given)`, computed again for its gradients; the cache takes no notice of the second time."""
     return checkpoint(
         layer,

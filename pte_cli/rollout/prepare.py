@@ -13,6 +13,7 @@ from pte_cli.api import EvictionPolicy
 from pte_cli.config import RunConfig
 from pte_cli.model.adapter import add_adapter, load_adapter
 from pte_cli.model.load import load_model, load_tokenizer
+from pte_cli.model.shards import Shards
 from pte_cli.registry import build, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.tasks.codec import Codec, end_ids
@@ -45,14 +46,20 @@ class Prepared:
         return self.examples.codec
 
 
-def prepare(config: RunConfig, adapter: Path | None = None, dataset: RenderedDataset | None = None) -> Prepared:
+def prepare(
+    config: RunConfig,
+    adapter: Path | None = None,
+    dataset: RenderedDataset | None = None,
+    shards: Shards | None = None,
+) -> Prepared:
     """Load and build everything `config` names; with `adapter`, a saved adapter instead of a fresh one.
 
-    dataset: the data of `config`, where it has been read already.
+    dataset: the data of `config`, where it has been read already. shards: what the model's layers are given to, where
+    processes share them out.
     """
     if config.data.source is not None and dataset is None:
         dataset = read_data(config)
-    base, tokenizer = load_model(config.model)
+    base, tokenizer = load_model(config.model, shards)
     ends = end_ids(base, tokenizer)
     examples = (
         task_examples(config, tokenizer, ends) if dataset is None else data_examples(config, dataset, tokenizer, ends)
@@ -69,7 +76,7 @@ def prepare(config: RunConfig, adapter: Path | None = None, dataset: RenderedDat
             alpha=config.adapter.alpha,
             target_modules=config.adapter.target_modules,
         )
-    bounded = BoundedModel(model, gradient_checkpointing=config.train.gradient_checkpointing)
+    bounded = BoundedModel(model, gradient_checkpointing=config.train.gradient_checkpointing, shards=shards)
     return Prepared(bounded, build_policy(config), examples)
 
 

@@ -2,45 +2,53 @@
 
 Gradients are summed, never averaged: losses are divided by counts of the whole batch before they are back-propagated.
 Each step has the same few exchanges in every process, however long its completions are, so none waits for ever.
+The layers of a base model that is shared out are gathered in between, as often as processes ask (`Shards`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedType, gather_object, parse_flag_from_env
 from torch import nn
 
 from pte_cli.errors import UsageError
+from pte_cli.model.shards import Shards
 
 T = TypeVar("T")
-SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP)
 
 
 class Processes:
     """This process among `count`; `rank` 0 is the one that writes files and talks.
 
-    trackers: accelerate's names of trackers that metrics also go to, with their files in `folder`.
-    UsageError where accelerate was configured for a way of sharding that is not supported.
+    trackers: accelerate's names of trackers that metrics also go to, with their files in `folder`. shards: for the base
+    model, where accelerate was told to use FSDP. UsageError for a way of sharding that is not supported.
     """
 
     def __init__(self, device: str = "auto", trackers: Sequence[str] = (), folder: Path | None = None) -> None:
         # Without being told, accelerate makes no group of processes on a machine that has only CPUs.
         cpu = device == "cpu" or not torch.accelerator.is_available()
+        plugin = _fsdp_plugin()
         self.accelerator = Accelerator(
-            cpu=cpu, log_with=list(trackers) or None, project_dir=str(folder) if folder else None
+            cpu=cpu,
+            log_with=list(trackers) or None,
+            project_dir=str(folder) if folder else None,
+            fsdp_plugin=plugin,
         )
         if self.accelerator.distributed_type not in SUPPORTED:
             raise UsageError(
-                f"accelerate is set to {self.accelerator.distributed_type.value}: processes that each hold the whole "
-                "model are supported; use `accelerate launch --multi_gpu` (or --cpu), without FSDP and DeepSpeed"
+                f"accelerate is set to {self.accelerator.distributed_type.value}: not supported; use `accelerate "
+                "launch --multi_gpu`, or `--use_fsdp --fsdp_version 2` where the base doesn't fit on one device"
             )
         self.rank: int = self.accelerator.process_index
         self.count: int = self.accelerator.num_processes
+        self.shards = Shards(self.rank, self.count) if plugin is not None and self.count > 1 else None
 
     @property
     def main(self) -> bool:
@@ -52,6 +60,7 @@ class Processes:
 
     def gather(self, items: list[T]) -> list[T]:
         """The items of all processes, those of rank 0 first."""
+        self._rest()
         return items if self.count == 1 else gather_object(items)
 
     def any(self, flag: bool) -> bool:
@@ -79,4 +88,24 @@ class Processes:
 
     def end(self) -> None:
         """Let trackers finish, and leave the group of processes."""
+        self._rest()
         self.accelerator.end_training()
+
+    def _rest(self) -> None:
+        """Before every exchange: help other processes through the layers they still want."""
+        if self.shards is not None:
+            self.shards.rest()
+
+
+def _fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
+    """FSDP as accelerate was told to use it, on CPUs too, where it would take no notice; None where it was not."""
+    if not parse_flag_from_env("ACCELERATE_USE_FSDP"):
+        return None
+    version = os.environ.get("FSDP_VERSION", "1")  # the default is accelerate's
+    if version != "2":
+        raise UsageError(
+            f"accelerate is set to FSDP version {version}: version 2 is supported; use `accelerate launch --use_fsdp "
+            "--fsdp_version 2`"
+        )
+    # Every process reads all weights, to take its part of them; accelerate would have only the first do so.
+    return FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)

@@ -36,6 +36,7 @@ NOT_OURS = {
     "accelerate launch --multi_gpu --num_processes 2 -m pte_cli train --objective grpo": (
         "two processes are started by tests/train/test_processes.py"
     ),
+    "accelerate launch --use_fsdp --fsdp_version 2 --num_processes 2 -m pte_cli train --objective grpo": "the same",
 }
 
 TRIED: list[tuple[str, list[str], str]] = [

@@ -70,6 +70,8 @@ def test_a_model_that_brings_its_own_code_runs_it_only_when_told_to(tmp_path):
     with pytest.raises(UsageError, match="runs code from its own repository.*--trust-remote-code"):
         load_model(settings(tmp_path))
     assert not marker.exists()
+    with pytest.raises(UsageError, match="FSDP can't share out layers of a model's own code"):
+        load_model(settings(tmp_path, trust_remote_code=True), shards=object())
     model, _ = load_model(settings(tmp_path, trust_remote_code=True))
     assert marker.exists()
     assert type(model).__name__ == "OwnForCausalLM"

@@ -19,7 +19,7 @@ def trainer(*sets, log=lambda metrics: None, processes=None):
     """A trainer of the built-in model in float64 whose LoRA is not zero."""
     small = ["model.dtype=float64", "sft.batch=6", "grpo.prompts=2", "grpo.group_size=4", "sampling.rows=3"]
     config = load_config(env={}, sets=[*small, *sets])
-    prepared = prepare(config)
+    prepared = prepare(config, shards=processes.shards if processes else None)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in prepared.model.model.named_parameters():
         if "lora_B" in name:
