@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,9 @@ from pte_cli.rollout.checkpointing import layers_checkpointed
 from pte_cli.rollout.decoder import Decoder
 from pte_cli.rollout.observed import Wanted
 
+if TYPE_CHECKING:
+    from pte_cli.rollout.compiled import CompiledSteps
+
 NLL_GRADIENT = "nll_gradient"
 
 
@@ -28,12 +32,20 @@ class BoundedModel:
     """Wraps a `PeftModel` of our kind, or a bare causal LM (no adapter: the paper's Baseline).
 
     Holds no state of its own beyond a session; caches and encoder states belong to the engine and the replay. With
-    `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time.
+    `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time. compiled: decodes
+    through these.
     """
 
-    def __init__(self, model: PeftModel | PreTrainedModel, *, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        model: PeftModel | PreTrainedModel,
+        *,
+        gradient_checkpointing: bool = False,
+        compiled: CompiledSteps | None = None,
+    ) -> None:
         self.model = model
         self.gradient_checkpointing = gradient_checkpointing
+        self.compiled = compiled
         self.peft = model if isinstance(model, PeftModel) else None
         self.causal: PreTrainedModel = model.get_base_model() if self.peft else model
         self.backbone = self.causal.get_decoder()
