@@ -2,7 +2,7 @@
 
 Everything a step reads is an input of the recorded graph: weights, cores, cache and buffers. Weights that have learned
 since are read as they are; other sizes, strides or scales get a graph of their own. The graph is compiled by
-TorchInductor without TorchDynamo (`torch._inductor.compile`), whose guards cost more per step than a small model.
+TorchInductor without TorchDynamo (`torch._inductor.standalone_compile`), whose guards cost more per step than a small model.
 """
 
 from __future__ import annotations
@@ -174,11 +174,12 @@ def record(step: Step, weights: list[Any], state: State) -> Recorded:
 
 def build(graph: GraphModule, inputs: list[Tensor]) -> Run:
     """`graph` as machine code."""
-    from torch._inductor import compile as inductor
+    from torch._inductor import standalone_compile
 
     # On a CPU the calls between the kernels cost as much as the kernels: they are compiled as well.
     own = inputs[0].device.type == "cpu"
-    return inductor(graph, inputs, {"cpp_wrapper": own, "size_asserts": False})
+    patches = {"cpp_wrapper": own, "size_asserts": False}
+    return standalone_compile(graph, inputs, options={"config_patches": patches})
 
 
 def unknown_layers(backbone: nn.Module) -> UsageError:
@@ -192,6 +193,7 @@ def _weights_as_inputs(graph: GraphModule, weights: list[Any]) -> tuple[int, ...
     """Turn the constants that `graph` recorded into inputs before the others; which of `weights` they are, in order."""
     index = {id(weight): i for i, weight in enumerate(weights) if isinstance(weight, Tensor)}
     first = next(iter(graph.graph.nodes))
+    fake = first.meta["val"].fake_mode
     inputs: dict[int, torch.fx.Node] = {}
     for node in [node for node in graph.graph.nodes if node.op == "get_attr"]:
         i = index.get(id(getattr(graph, node.target)))
@@ -200,6 +202,7 @@ def _weights_as_inputs(graph: GraphModule, weights: list[Any]) -> tuple[int, ...
         if i not in inputs:
             with graph.graph.inserting_before(first):
                 inputs[i] = graph.graph.placeholder(f"weight_{i}")
+            inputs[i].meta["val"] = fake.from_tensor(weights[i])
         node.replace_all_uses_with(inputs[i])
         graph.graph.erase_node(node)
     graph.graph.set_codegen(torch.fx.graph.CodeGen())
