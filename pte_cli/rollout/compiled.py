@@ -1,8 +1,8 @@
 """Decoding steps as machine code (`sampling.compile`): a step is recorded once as a flat list of tensor operations.
 
 Everything a step reads is an input of the recorded graph: weights, cores, cache and buffers. Weights that have learned
-since are read as they are; other sizes, strides or scales get a graph of their own. The graph is compiled by
-TorchInductor without TorchDynamo (`torch._inductor.standalone_compile`), whose guards cost more per step than a small model.
+since are read as they are; other sizes, strides or scales get a graph of their own. TorchInductor compiles the graph
+(`torch._inductor.standalone_compile`) without TorchDynamo, whose guards cost a tenth of a small model's step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pte_cli.errors import UsageError, first_lines
+from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.cache import BoundedCache
-from pte_cli.rollout.decoder import FAMILIES
+from pte_cli.rollout.decoder import FAMILIES, Decoder
 from pte_cli.rollout.step import Buffers, Step
 
 Run = Callable[..., tuple[Tensor, Tensor]]
@@ -45,12 +46,23 @@ class CompiledSteps:
     def bind(self, step: Step) -> BoundStep:
         return BoundStep(self, step)
 
-    def get(self, step: Step, weights: list[Any], state: State) -> Recorded:
+    def get(self, step: Step, weights: Weights, state: State) -> Recorded:
         """The compiled `step` for tensors like these. UsageError where it can't be compiled."""
-        key = (step.sampling, step.cache.shape, state.present, *map(_signature, (*weights, *state.tensors())))
+        key = (step.sampling, step.cache.shape, weights.signature, state.present, *map(_signature, state.tensors()))
         if key not in self.recorded:
-            self.recorded[key] = record(step, weights, state)
+            self.recorded[key] = record(step, weights.leaves, state)
         return self.recorded[key]
+
+
+class Weights:
+    """What a model's decoder and head consist of during one session: tensors and plain values."""
+
+    def __init__(self, model: BoundedModel) -> None:
+        if model.decoder is None:
+            raise unknown_layers(model.backbone)
+        self.decoder = model.decoder
+        self.leaves = [*leaves(model.decoder), *leaves(model.head)]
+        self.signature = tuple(map(_signature, self.leaves))
 
 
 class BoundStep:
@@ -58,6 +70,7 @@ class BoundStep:
 
     def __init__(self, compiled: CompiledSteps, step: Step) -> None:
         self.compiled, self.step = compiled, step
+        self._weights: Weights | None = None
         self._cores: Sequence[Tensor | None] | None = None
         self._run: Run | None = None
         self._inputs: list[Tensor] = []
@@ -71,12 +84,12 @@ class BoundStep:
     def _bind(self, cores: Sequence[Tensor | None]) -> None:
         """Look the graph and its inputs up; needed after evictions only."""
         step = self.step
-        if step.model.decoder is None:
-            raise unknown_layers(step.model.backbone)
-        weights, state = [*leaves(step.model.decoder), *leaves(step.model.head)], State.of(step, cores)
-        found = self.compiled.get(step, weights, state)
+        if self._weights is None or self._weights.decoder is not step.model.decoder:
+            self._weights = Weights(step.model)
+        state = State.of(step, cores)
+        found = self.compiled.get(step, self._weights, state)
         self._cores, self._run = cores, found.run
-        self._inputs = [*(weights[i] for i in found.weights), *state.tensors()]
+        self._inputs = [*(self._weights.leaves[i] for i in found.weights), *state.tensors()]
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,12 @@ def build(graph: GraphModule, inputs: list[Tensor]) -> Run:
     own = inputs[0].device.type == "cpu"
     patches = {"cpp_wrapper": own, "size_asserts": False}
     return standalone_compile(graph, inputs, options={"config_patches": patches})
+
+
+def check_compilable(model: BoundedModel) -> None:
+    """UsageError where the decoding steps of `model` can't be compiled, as far as it is known before one is made."""
+    if Decoder.of(model.backbone, model.rotations) is None:
+        raise unknown_layers(model.backbone)
 
 
 def unknown_layers(backbone: nn.Module) -> UsageError:

@@ -15,6 +15,7 @@ from pte_cli.model.adapter import add_adapter, load_adapter
 from pte_cli.model.load import load_model, load_tokenizer
 from pte_cli.registry import build, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
+from pte_cli.rollout.compiled import CompiledSteps, check_compilable
 from pte_cli.tasks.codec import Codec, end_ids
 from pte_cli.tasks.data.dataset import Dataset, load_dataset
 from pte_cli.tasks.data.examples import DataExamples, build_rewards
@@ -69,7 +70,13 @@ def prepare(config: RunConfig, adapter: Path | None = None, dataset: RenderedDat
             alpha=config.adapter.alpha,
             target_modules=config.adapter.target_modules,
         )
-    bounded = BoundedModel(model, gradient_checkpointing=config.train.gradient_checkpointing)
+    bounded = BoundedModel(
+        model,
+        gradient_checkpointing=config.train.gradient_checkpointing,
+        compiled=CompiledSteps() if config.sampling.compile else None,
+    )
+    if bounded.compiled is not None:
+        check_compilable(bounded)
     return Prepared(bounded, build_policy(config), examples)
 
 
