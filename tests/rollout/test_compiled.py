@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import FAMILIES, adapted, policy
-from test_gap import ByHead, ByLayer, largest_gap, rollout
+from helpers import FAMILIES, adapted, policy, prompts
+from test_gap import ByHead, ByLayer, largest_gap
 
 from pte_cli.checks import check_config
 from pte_cli.config import load_config
@@ -17,6 +17,8 @@ from pte_cli.model.adapter import PteLinear
 from pte_cli.rollout import compiled as module
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.compiled import CompiledSteps, check_compilable
+from pte_cli.rollout.engine import Budget, RolloutEngine
+from pte_cli.rollout.sampling import Sampling
 
 RULES = {
     "full": policy("full"),
@@ -44,6 +46,12 @@ def eager(model: BoundedModel) -> BoundedModel:
     return BoundedModel(model.model)
 
 
+def rollout(model, rule, budget=24, **sampling):
+    """Rows of different lengths, one more than fit at once."""
+    settings = Sampling(max_new_tokens=30, end_ids=(1, 3), vocab=60, **sampling)
+    return RolloutEngine(model, rule, Budget(budget), settings, batch=3).generate(prompts([5, 12, 3, 14]), seed=3)
+
+
 def assert_same(one, other):
     assert [t.completion for t in one] == [t.completion for t in other]
     assert [len(t.evictions) for t in one] == [len(t.evictions) for t in other]
@@ -54,57 +62,57 @@ def assert_same(one, other):
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_gap(as_recorded, rule, encoder):
     model = compiling(encoder, dtype=torch.float64)
-    traces = rollout(model, rule, budget=24, tokens=40)
+    traces = rollout(model, rule)
     assert largest_gap(model, rule, traces) <= 1e-10
     assert len(model.compiled.recorded) == 1
-    assert_same(traces, rollout(eager(model), rule, budget=24, tokens=40))
+    assert_same(traces, rollout(eager(model), rule))
 
 
 @pytest.mark.parametrize("encoder", ["pte", "none", "ttt"])
 def test_gap_in_float32(as_recorded, encoder):
     model = compiling(encoder)
-    assert largest_gap(model, RULES["sliding"], rollout(model, RULES["sliding"], budget=24)) <= 1e-5
+    assert largest_gap(model, RULES["sliding"], rollout(model, RULES["sliding"])) <= 1e-5
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_gap_of_every_family(as_recorded, family):
     model = compiling("pte", family=family)
-    traces = rollout(model, RULES["sliding"], budget=24, tokens=30)
+    traces = rollout(model, RULES["sliding"])
     assert largest_gap(model, RULES["sliding"], traces) <= 1e-5
 
 
 def test_weights_that_learned_since_are_read(as_recorded):
     model = compiling("pte", dtype=torch.float64)
-    first = rollout(model, RULES["sliding"], budget=24, tokens=30)
+    first = rollout(model, RULES["sliding"])
     with torch.no_grad():
         for parameter in model.model.parameters():
             if parameter.requires_grad:
                 parameter.mul_(1.5)
-    second = rollout(model, RULES["sliding"], budget=24, tokens=30)
+    second = rollout(model, RULES["sliding"])
     assert len(model.compiled.recorded) == 1
     assert [t.completion for t in first] != [t.completion for t in second]
-    assert_same(second, rollout(eager(model), RULES["sliding"], budget=24, tokens=30))
+    assert_same(second, rollout(eager(model), RULES["sliding"]))
 
 
 def test_other_sizes_and_scales_get_a_graph_of_their_own(as_recorded):
     model = compiling("pte", dtype=torch.float64)
-    rollout(model, RULES["sliding"], budget=24, tokens=30)
-    rollout(model, RULES["sliding"], budget=26, tokens=30)
+    rollout(model, RULES["sliding"])
+    rollout(model, RULES["sliding"], budget=26)
     assert len(model.compiled.recorded) == 2
     for layer in model.model.modules():
         if isinstance(layer, PteLinear):
             layer.scaling = dict.fromkeys(layer.scaling, 0.5)
-    scaled = rollout(model, RULES["sliding"], budget=24, tokens=30)
+    scaled = rollout(model, RULES["sliding"])
     assert len(model.compiled.recorded) == 3
-    assert_same(scaled, rollout(eager(model), RULES["sliding"], budget=24, tokens=30))
+    assert_same(scaled, rollout(eager(model), RULES["sliding"]))
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.9, "top_k": 20}], ids=str)
 def test_sampling(as_recorded, sampling):
     model = compiling("pte", dtype=torch.float64)
     assert_same(
-        rollout(model, RULES["sliding"], budget=24, tokens=30, **sampling),
-        rollout(eager(model), RULES["sliding"], budget=24, tokens=30, **sampling),
+        rollout(model, RULES["sliding"], **sampling),
+        rollout(eager(model), RULES["sliding"], **sampling),
     )
 
 
@@ -114,7 +122,7 @@ def test_a_model_of_unknown_layers_is_refused():
     with pytest.raises(UsageError, match="sampling.compile: the layers of Qwen2Model"):
         check_compilable(model)
     with pytest.raises(UsageError, match="sampling.compile: the layers of Qwen2Model"):
-        rollout(model, RULES["sliding"], budget=24, tokens=8)
+        rollout(model, RULES["sliding"])
 
 
 def test_what_torch_cant_compile_is_one_line(monkeypatch):
@@ -123,7 +131,7 @@ def test_what_torch_cant_compile_is_one_line(monkeypatch):
 
     monkeypatch.setattr(module, "build", failing)
     with pytest.raises(UsageError, match=r"decoding step here \(no header\); leave sampling.compile off"):
-        rollout(compiling("pte"), RULES["sliding"], budget=24, tokens=8)
+        rollout(compiling("pte"), RULES["sliding"])
 
 
 def test_settings_that_cant_be_compiled_are_refused_before_a_model_is_loaded(monkeypatch):
@@ -143,6 +151,6 @@ def test_settings_that_cant_be_compiled_are_refused_before_a_model_is_loaded(mon
 @pytest.mark.parametrize(("encoder", "rule"), [("pte", "sliding"), ("none", "head"), ("ttt", "window")])
 def test_gap_as_machine_code(encoder, rule, dtype, bound):
     model = compiling(encoder, dtype=dtype)
-    traces = rollout(model, RULES[rule], budget=24)
+    traces = rollout(model, RULES[rule])
     assert largest_gap(model, RULES[rule], traces) <= bound
-    assert_same(traces, rollout(eager(model), RULES[rule], budget=24))
+    assert_same(traces, rollout(eager(model), RULES[rule]))
