@@ -2,7 +2,7 @@
 
 Everything a step reads is an input of the recorded graph: weights, cores, cache and buffers. Weights that have learned
 since are read as they are; other sizes, strides or scales get a graph of their own. TorchInductor compiles the graph
-(`torch._inductor.standalone_compile`) without TorchDynamo, whose guards cost a tenth of a small model's step.
+(`torch._inductor.standalone_compile`) without TorchDynamo, whose guards would be checked at every step.
 """
 
 from __future__ import annotations
