@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +54,8 @@ def check_config(config: RunConfig, *, dry_run: bool = False, asks_task: bool = 
             "encoder.options.objective"
         )
     _check_trackers(config.train.trackers)
+    if config.sampling.compile:
+        _check_compile(config)
     if policy.bounded and asks_task and config.data.source is None:
         # A lower bound, whatever the tokenizer; the engine checks the exact lengths again.
         window(config.evict.budget, task.shortest_prompt, pinned_length(policy, task.shortest_prompt))
@@ -63,6 +67,21 @@ def check_config(config: RunConfig, *, dry_run: bool = False, asks_task: bool = 
         for section in CHOICES
     }
     return config.model_copy(update={**filled, **_check_data(config, registry)})
+
+
+def _check_compile(config: RunConfig) -> None:
+    """UsageError where decoding steps can't be compiled: no compiler, or weights that are no plain tensors."""
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise UsageError(
+            f"sampling.compile: needs a C++ compiler and there is no {compiler!r}; install one, name it in CXX, or "
+            "leave sampling.compile off"
+        )
+    # Compiled cosines round differently in float32, where RoPE is computed: too coarse for a float64 model.
+    refused = {"quantization": "4bit", "device": "mps", "dtype": "float64"}
+    for name, value in refused.items():
+        if getattr(config.model, name) == value:
+            raise UsageError(f"sampling.compile: not with model.{name} = {value!r}; change one of the two")
 
 
 def _check_trackers(names: Sequence[str]) -> None:

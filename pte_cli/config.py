@@ -121,6 +121,7 @@ class SamplingConfig(Section):
     top_k: int = Field(0, ge=0, description="0 is off")
     max_new_tokens: int = Field(64, ge=1, description="tokens per completion")
     rows: int = Field(128, ge=1, description="sequences generated at the same time")
+    compile: bool = Field(False, description="decoding steps as machine code; needs a C++ compiler, and minutes for it")
 
 
 class SftConfig(Section):

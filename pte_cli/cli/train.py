@@ -98,6 +98,15 @@ def train(
             rich_help_panel=OPTIMISATION,
         ),
     ] = None,
+    compile: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile",
+            metavar="",
+            help="Decoding steps as machine code; a minute or more until it pays. \\[off]",
+            rich_help_panel=OPTIMISATION,
+        ),
+    ] = None,
     model: Model = None,
     trust_remote_code: TrustCode = None,
     data: Data = None,
@@ -171,6 +180,7 @@ def train(
         "model.device": device,
         "model.trust_remote_code": trust_remote_code,
         "train.gradient_checkpointing": gradient_checkpointing,
+        "sampling.compile": compile,
         "data.source": data,
         "reward.names": reward or None,
         "task.options.entries": entries,

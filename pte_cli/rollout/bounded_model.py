@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,9 @@ from pte_cli.rollout.checkpointing import layers_checkpointed
 from pte_cli.rollout.decoder import Decoder
 from pte_cli.rollout.observed import Wanted
 
+if TYPE_CHECKING:
+    from pte_cli.rollout.compiled import CompiledSteps
+
 NLL_GRADIENT = "nll_gradient"
 
 
@@ -30,8 +34,8 @@ class BoundedModel:
     """Wraps a `PeftModel` of our kind, or a bare causal LM (no adapter: the paper's Baseline).
 
     Holds no state of its own beyond a session; caches and encoder states belong to the engine and the replay. With
-    `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time. shards: of the
-    model's layers, where they are shared out over processes.
+    `gradient_checkpointing`, a pass with gradients keeps the activations of one layer at a time. compiled: decodes
+    through these. shards: of the model's layers, where they are shared out over processes.
     """
 
     def __init__(
@@ -39,10 +43,12 @@ class BoundedModel:
         model: PeftModel | PreTrainedModel,
         *,
         gradient_checkpointing: bool = False,
+        compiled: CompiledSteps | None = None,
         shards: Shards | None = None,
     ) -> None:
         self.model, self.shards = model, shards
         self.gradient_checkpointing = gradient_checkpointing
+        self.compiled = compiled
         self.peft = model if isinstance(model, PeftModel) else None
         self.causal: PreTrainedModel = model.get_base_model() if self.peft else model
         self.backbone = self.causal.get_decoder()

@@ -98,7 +98,7 @@ class BoundedCache(Cache):
         tokens = position_ids.shape[1]
         new = position_ids[None, :, None, :]
         if tokens == 1:
-            slots = (self.positions < 0).to(torch.uint8).argmax(-1, keepdim=True)
+            slots = self.positions.argmin(-1, keepdim=True)  # a free one: no position is below EMPTY
             self.positions.scatter_(-1, slots, new.expand_as(slots))
             index = slots.unsqueeze(-1).expand(-1, *self.keys.shape[1:3], -1, self.keys.shape[4]).unbind(0)
             if self.observed:

@@ -19,7 +19,8 @@ from pte_cli.budget import eviction_count, window
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.cache import EMPTY, BoundedCache
 from pte_cli.rollout.evict import evict
-from pte_cli.rollout.sampling import Sampling, log_probs, sample, uniforms
+from pte_cli.rollout.sampling import Sampling, choose, uniforms
+from pte_cli.rollout.step import Buffers, Step
 from pte_cli.rollout.trace import Eviction, Trace
 
 
@@ -53,35 +54,6 @@ class Row:
     """(thinking tokens fed, count, positions on the device) of each eviction."""
     told: int = 0
     """Tokens that a listener has been told of."""
-
-
-@dataclass
-class Buffers:
-    """The batch on the device: what the next step needs."""
-
-    uniform: Tensor
-    """float32 `[B, T]`."""
-    current: Tensor
-    """int64 `[B, 1]`: the tokens to be fed."""
-    positions: Tensor
-    """int64 `[B, 1]`: their positions; -1 in idle rows."""
-    column: Tensor
-    """int64 `[B, 1]`: which of the row's tokens is sampled next."""
-    busy: Tensor
-    """int64 `[B, 1]`: 1, or 0 in idle rows."""
-
-    @classmethod
-    def empty(cls, batch: int, length: int, device: torch.device) -> Buffers:
-        def column(fill: int) -> Tensor:
-            return torch.full((batch, 1), fill, dtype=torch.int64, device=device)
-
-        return cls(torch.zeros(batch, length, device=device), column(0), column(EMPTY), column(0), column(0))
-
-    def rest(self, slots: Tensor) -> None:
-        """These rows are idle."""
-        self.positions[slots] = EMPTY
-        self.column[slots] = 0
-        self.busy[slots] = 0
 
 
 @dataclass(frozen=True)
@@ -191,6 +163,8 @@ class _Run:
         self.state = {name: t.clone() for name, t in self.model.init_state(batch).items()}
         self.cores = self.model.cores(self.state)
         self.buffers = Buffers.empty(batch, self.limit, device)
+        step = Step(self.model, engine.sampling, self.cache, self.buffers)
+        self.decode = step if self.model.compiled is None else self.model.compiled.bind(step)
         self.rows: list[Row | None] = [None] * batch
         self.clock, self.next_full = 0, NEVER
         self.latest: Prefilled | None = None
@@ -230,7 +204,7 @@ class _Run:
         buffers.uniform[slots] = torch.stack(
             [uniforms(self.seed, self.streams[sequence], self.limit) for _, sequence, _ in arrivals]
         ).to(slots.device)
-        token, logprob = self.choose(read.last[which], buffers.uniform[slots, 0])
+        token, logprob = choose(self.model.head(read.last[which]), buffers.uniform[slots, 0], self.engine.sampling)
         self.unheard.append(([slot for slot, _, _ in arrivals], token, logprob))
         buffers.current[slots, 0] = token
         buffers.positions[slots, 0] = self.index([len(prompt) for _, _, prompt in arrivals])
@@ -256,13 +230,6 @@ class _Run:
         self.latest = read if len(asked) == 1 else None
         return read
 
-    def choose(self, hidden: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Next tokens and their log-probabilities, each `[b]`."""
-        sampling = self.engine.sampling
-        logprobs = log_probs(self.model.head(hidden), sampling.temperature, sampling.vocab)
-        token = sample(logprobs, uniform, sampling)
-        return token, logprobs.gather(-1, token[:, None])[:, 0]
-
     def steps(self) -> list[tuple[int, Trace]]:
         """Decode until it is time to ask which rows have ended, then collect those."""
         fed = max(self.clock - row.started for row in self.rows if row is not None)
@@ -274,14 +241,8 @@ class _Run:
         """Feed the current token of every row and sample the next."""
         if self.clock >= self.next_full:
             self.make_room()
-        buffers = self.buffers
-        self.cache.begin_write(buffers.positions)
-        hidden = self.model.hidden(buffers.current, buffers.positions, self.cache, self.cores)
-        token, logprob = self.choose(hidden[:, 0], buffers.uniform.gather(1, buffers.column)[:, 0])
+        token, logprob = self.decode(self.cores)
         self.unheard.append((range(len(self.rows)), token, logprob))
-        buffers.current = token[:, None]
-        buffers.positions.add_(buffers.busy)
-        buffers.column.add_(buffers.busy)
         self.clock += 1
 
     def make_room(self) -> None:

@@ -11,11 +11,13 @@ from transformers import PreTrainedTokenizerBase
 
 from pte_cli.api import EvictionPolicy
 from pte_cli.config import RunConfig
+from pte_cli.errors import UsageError
 from pte_cli.model.adapter import add_adapter, load_adapter
 from pte_cli.model.load import load_model, load_tokenizer
 from pte_cli.model.shards import Shards
 from pte_cli.registry import build, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
+from pte_cli.rollout.compiled import CompiledSteps, check_compilable
 from pte_cli.tasks.codec import Codec, end_ids
 from pte_cli.tasks.data.dataset import Dataset, load_dataset
 from pte_cli.tasks.data.examples import DataExamples, build_rewards
@@ -57,6 +59,8 @@ def prepare(
     dataset: the data of `config`, where it has been read already. shards: what the model's layers are given to, where
     processes share them out.
     """
+    if shards is not None and config.sampling.compile:
+        raise UsageError("sampling.compile: not with FSDP; leave it off, or start without --use_fsdp")
     if config.data.source is not None and dataset is None:
         dataset = read_data(config)
     base, tokenizer = load_model(config.model, shards)
@@ -76,7 +80,14 @@ def prepare(
             alpha=config.adapter.alpha,
             target_modules=config.adapter.target_modules,
         )
-    bounded = BoundedModel(model, gradient_checkpointing=config.train.gradient_checkpointing, shards=shards)
+    bounded = BoundedModel(
+        model,
+        gradient_checkpointing=config.train.gradient_checkpointing,
+        compiled=CompiledSteps() if config.sampling.compile else None,
+        shards=shards,
+    )
+    if bounded.compiled is not None:
+        check_compilable(bounded)
     return Prepared(bounded, build_policy(config), examples)
 
 

@@ -46,6 +46,13 @@ def sample(logprobs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=probs.shape[-1] - 1)
 
 
+def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Next tokens and their log-probabilities, each `[b]`, from `logits` `[b, V]` at `uniform` `[b]` in [0, 1)."""
+    logprobs = log_probs(logits, sampling.temperature, sampling.vocab)
+    token = sample(logprobs, uniform, sampling)
+    return token, logprobs.gather(-1, token[:, None])[:, 0]
+
+
 def _restrict(logprobs: Tensor, sampling: Sampling) -> Tensor:
     """-inf outside the k likeliest tokens, then outside the nucleus (arXiv 1904.09751) of what is left."""
     size = logprobs.shape[-1]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from pte_cli.config import GrpoConfig
+from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.rollout.engine import RolloutEngine
 from pte_cli.train.clock import Clock
 from pte_cli.train.replay import Scored
@@ -82,7 +83,9 @@ def _grpo_step(trainer: Trainer, length: float) -> float:
     asked = trainer.examples.questions(math.ceil(rows / grpo.group_size))
     prompts = [asked[i // grpo.group_size].prompt for i in range(rows)]
     sampling = replace(trainer.sampling, max_new_tokens=tokens, end_ids=())
-    engine = RolloutEngine(trainer.model, trainer.policy, trainer.budget, sampling, batch=rows)
+    # As it is without sampling.compile: compiling a step for these sizes is nothing the training will do.
+    model = BoundedModel(trainer.model.model, shards=trainer.model.shards)
+    engine = RolloutEngine(model, trainer.policy, trainer.budget, sampling, batch=rows)
     rollout, traces = _timed(trainer, lambda: engine.generate(prompts))
     part = traces[: trainer.config.train.micro_batch]
     trainer.passes.backward(part[:FEW], lambda _: _nothing)
