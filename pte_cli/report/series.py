@@ -15,6 +15,8 @@ from pte_cli.report.tables import SHARES
 SMOOTHING = 25
 """Steps that a point of a learning curve is the mean of."""
 BINS = 5
+FEW = 0.01
+"""A smaller share of the completions is no group: a single one would look like a trend."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ def length_bins(arm: Arm) -> Line:
     for low, high in zip([-math.inf, *edges], [*edges, math.inf], strict=True):
         inside = [_inside(result, low, high) for result in arm.results.values()]
         shares = [math.fsum(right for _, right in found) / len(found) for found in inside if found]
-        if shares:
-            sizes = [length for found in inside for length, _ in found]
+        sizes = [length for found in inside for length, _ in found]
+        if len(sizes) >= max(1, FEW * len(lengths)):
             points.append(_point(sum(sizes) / len(sizes), shares))
     return Line(arm.arm, tuple(points))
 

@@ -57,6 +57,13 @@ def test_completions_are_grouped_by_length(tmp_path):
     assert [point.mean for point in points] == [1, 0.5, 0, 0, 0]
 
 
+def test_a_lone_short_completion_is_no_group(tmp_path):
+    made = cell("pte")
+    write_run(tmp_path, made, [0] + [1] * 150, lengths=[10] + [32] * 150)
+    [arm] = summarize(question(tmp_path, [made], baseline=None)).arms
+    assert [(point.x, point.mean) for point in length_bins(arm).points] == [(32, 1)]
+
+
 @needs_matplotlib
 def test_the_page_needs_nothing_else(sweep, tmp_path):
     written = write.write_report(sweep, tmp_path / "report")

@@ -289,5 +289,6 @@ def test_the_shipped_file_is_the_papers_comparison():
     assert values("global_tokens", "encoder.global_tokens") == [8, 16, 32, 64]
     assert values("policy", "evict.policy") == ["importance", "sink", "sliding"]
     assert values("policy", "encoder.name") == ["none", "pte", "ttt"]
+    assert values("task", "task.name") == ["updates"]
     for part in ("recipe", "window_test", "frac", "rank", "normalize", "length_train", "length_test"):
         assert any(cell.part == part for cell in plan.cells), part
