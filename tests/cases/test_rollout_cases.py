@@ -60,7 +60,7 @@ def test_b06_every_end_token_ends_and_is_learnt(pad, tmp_path, monkeypatch):
     folder = tiny_model(tmp_path / "model", ends=[0, 5], pad=pad)
     one = trainer(folder, rows_file(tmp_path / "d4.jsonl", D4), "sampling.max_new_tokens=16")
     assert one.sampling.end_ids == (0, 5)
-    monkeypatch.setattr("pte_cli.rollout.engine.sample", scripted([(7, 8, 5)]))
+    monkeypatch.setattr("pte_cli.rollout.sampling.sample", scripted([(7, 8, 5)]))
     rollout = one.groups.rollout(1)
     assert [trace.completion for trace in rollout.traces] == [(7, 8, 5)] * 4
     assert rollout.metrics["completions/clipped_ratio"] == 0

@@ -82,7 +82,7 @@ def test_b07_half_a_batch_cut_off_is_the_other_half_alone(tiny, d4, monkeypatch)
     found = []
     for groups, rows in ((2, [(7, 8, end), (9, 7, 8, end), (7,), (8,)]), (1, [(7, 8, end), (9, 7, 8, end)])):
         one = trainer(tiny, d4, masked, f"grpo.prompts={groups}", "sampling.max_new_tokens=6", "model.dtype=float64")
-        monkeypatch.setattr("pte_cli.rollout.engine.sample", scripted(rows))
+        monkeypatch.setattr("pte_cli.rollout.sampling.sample", scripted(rows))
         found.append((one.grpo(), gradients(one)))
     (both, with_cut), (alone, without) = found
     assert both["completions/clipped_ratio"] == 0.5

@@ -70,13 +70,13 @@ def test_long_steps_follow_from_short_ones():
     config, model = arm(PTE, encoder__options__global_tokens=8, adapter__rank=8)
     model = {**model, "num_hidden_layers": 1, "layer_types": ["full_attention"]}
     predictor = Predictor(config, model)
-    setting = Setting(2, 8, 125, Budget(32, 1.0))
+    setting = Setting(2, 8, 125, Budget(32, 1.0), "truncated")
     short = predictor.predict(setting)
     assert (short.whole, short.rounds) == (False, 4)
     whole = predictor.run(setting)
     for phase in PHASES:
         assert short.peaks[phase].total == pytest.approx(whole[phase].total, rel=1e-3), phase
-    assert predictor.predict(Setting(2, 8, 60, Budget(32, 1.0))).whole
+    assert predictor.predict(Setting(2, 8, 60, Budget(32, 1.0), "truncated")).whole
 
 
 def test_nothing_is_allocated():
