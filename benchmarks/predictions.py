@@ -64,7 +64,9 @@ def compare(name: str, checkpointing: str, args: argparse.Namespace) -> None:
     first = None
     for arm, budget in [(full, None), *((pte, budget) for budget in args.budget)]:
         start = time.process_time()
-        setting = Setting(args.rows, args.prompt, args.tokens, Budget(budget, config.evict.frac), foreach=True)
+        setting = Setting(
+            args.rows, args.prompt, args.tokens, Budget(budget, config.evict.frac), "truncated", foreach=True
+        )
         predictor = Predictor(arm.config, model)
         prediction = predictor.predict(setting)
         peak = prediction.peak.total
