@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pte_cli"
 ORDER = [
     "errors",
+    "interrupts",
     "budget",
     "api",
     "config",

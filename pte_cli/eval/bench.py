@@ -14,6 +14,7 @@ from pte_cli.errors import UsageError
 from pte_cli.eval.benchmarks import BenchProblem
 from pte_cli.eval.scores import Recorded, bench_score
 from pte_cli.eval.store import Format, Outcome, SampleStore, outcome_of
+from pte_cli.interrupts import interrupts_later
 from pte_cli.runs import RunDir
 from pte_cli.tasks.grading import Grader, Item, grader_version
 from pte_cli.tasks.prompts import THINK, Rendered, render
@@ -165,12 +166,13 @@ class Evaluation:
                 "grader": grader_version(),
             }
             records.setdefault(job.benchmark, []).append(record)
-        for name, found in records.items():
-            if self.store is not None:
-                self.store.append(name, found)
-            self.outcomes[name] += [outcome_of(record) for record in found]
-        # Before anything else is called: what is recorded must not be recorded again when that is interrupted.
-        waiting.clear()
+        # Ctrl-C in between would have what is recorded recorded again.
+        with interrupts_later():
+            for name, found in records.items():
+                if self.store is not None:
+                    self.store.append(name, found)
+                self.outcomes[name] += [outcome_of(record) for record in found]
+            waiting.clear()
         right = sum(outcome.score for outcomes in self.outcomes.values() for outcome in outcomes)
         on_done(self.done, self.total, right / self.done)
 
