@@ -40,8 +40,8 @@ BLOCK = 96
 """Steps that `decode` times together: 6 evictions."""
 
 
-def small_model(layers: int = 4, vocab: int = 512, encoder: str = "pte") -> BoundedModel:
-    """A random Qwen2 of hidden size 128 with an adapter of rank 32."""
+def small_base(layers: int = 4, vocab: int = 512) -> Any:
+    """A random Qwen2 of hidden size 128, always the same."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         "qwen2",
@@ -53,8 +53,12 @@ def small_model(layers: int = 4, vocab: int = 512, encoder: str = "pte") -> Boun
         num_key_value_heads=2,
         tie_word_embeddings=True,
     )
-    base = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-    return BoundedModel(add_adapter(base, encoder=encoder, rank=RANK))
+    return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+def small_model(layers: int = 4, vocab: int = 512, encoder: str = "pte") -> BoundedModel:
+    """That model with an adapter of rank 32."""
+    return BoundedModel(add_adapter(small_base(layers, vocab), encoder=encoder, rank=RANK))
 
 
 def sliding() -> Any:
