@@ -88,18 +88,8 @@ def seconds(run: Path) -> float:
 
 
 def train(run: Path, flags: list[str]) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pte_cli",
-        "train",
-        *RECIPE,
-        *flags,
-        "--problems",
-        str(PROBLEMS),
-        "--out",
-        str(run),
-    ]
+    given = [*RECIPE, *flags, "--problems", str(PROBLEMS), "--out", str(run)]
+    command = [sys.executable, "-m", "pte_cli", "train", *given]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

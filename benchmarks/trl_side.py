@@ -87,7 +87,7 @@ def train(settings: dict[str, Any]) -> None:
             print(json.dumps(answer), file=sys.__stdout__, flush=True)
 
     tokens, group = settings["tokens"], settings["group"]
-    model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=torch.float32, use_safetensors=True)
     rank = settings["rank"]
     trainer = GRPOTrainer(
         model=model,

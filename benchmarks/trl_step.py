@@ -70,7 +70,7 @@ class Asked:
 class Ours:
     """A trainer of pte; each call is one step."""
 
-    def __init__(self, asked: Sequence[Sequence[int]], tokens: int, budget: int, gradient: str, compiled: bool) -> None:
+    def __init__(self, asked: Sequence[Sequence[int]], tokens: int, budget: int, gradient: str) -> None:
         flags = {
             "train.objective": "grpo",
             "train.gradient": gradient,
@@ -84,10 +84,6 @@ class Ours:
             "model.device": "cpu",
         }
         self.model = BoundedModel(add_adapter(small_base(), encoder="pte", rank=RANK))
-        if compiled:
-            from pte_cli.rollout.compiled import CompiledSteps
-
-            self.model.compiled = CompiledSteps()
         self.logged: dict[str, Any] = {}
         config = load_config(env={}, flags=flags)
         self.trainer = Trainer(config, self.model, sliding(), Asked(asked, tokens), self.logged.update)
@@ -187,7 +183,7 @@ def compare(tokens: int, args: argparse.Namespace, python: Path, work: Path) -> 
         for budget in args.budget:
             for gradient in ("truncated", "exact"):
                 name = f"pte, budget {budget}, {gradient}"
-                arms[name] = Ours(asked, tokens, budget, gradient, args.compile)
+                arms[name] = Ours(asked, tokens, budget, gradient)
         times: dict[str, list[float]] = {name: [] for name in arms}
         walls: dict[str, list[float]] = {name: [] for name in arms}
         peaks: dict[str, float] = {}
@@ -213,7 +209,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048], help="generated for each row")
     parser.add_argument("--budget", type=int, nargs="+", default=[80, 256], help="of pte's cache, prompt included")
     parser.add_argument("--repeat", type=int, default=3, help="timed steps of each row")
-    parser.add_argument("--compile", action="store_true", help="pte decodes through compiled steps")
     parser.add_argument("--trl", default="1.16.0", help="TRL's version")
     parser.add_argument("--env", type=Path, help="TRL's environment, made where it isn't there and kept")
     args = parser.parse_args()

@@ -66,24 +66,19 @@ class RecallTask:
         return write(labels, values, rng.sample(range(self.entries), self.queries))
 
     def score(self, problem: Problem, completion: str) -> float:
-        """Share of the queries answered right, 0 to 1. 1 means that the answer is right."""
-        return pairs_right(problem.answer, completion)
+        """Share of the queries answered right, 0 to 1. 1 means that the answer is right.
 
-
-def pairs_right(answer: str, completion: str) -> float:
-    """Share of the pairs in `answer` that `completion` reports.
-
-    What counts is what follows the last `!`; it must have the labels asked for, in order, and nothing else.
-    """
-    given = completion.split()
-    if ANSWER not in given:
-        return 0.0
-    given = given[len(given) - given[::-1].index(ANSWER) :]
-    wanted = answer.split()[1:]
-    if len(given) != len(wanted):
-        return 0.0
-    pairs = range(0, len(wanted), 2)
-    return sum(given[i : i + 2] == wanted[i : i + 2] for i in pairs) / len(pairs)
+        The answer is what follows the last `!`; it must report the labels asked for, in order, and nothing else.
+        """
+        given = completion.split()
+        if ANSWER not in given:
+            return 0.0
+        given = given[len(given) - given[::-1].index(ANSWER) :]
+        wanted = problem.answer.split()[1:]
+        if len(given) != len(wanted):
+            return 0.0
+        pairs = range(0, len(wanted), 2)
+        return sum(given[i : i + 2] == wanted[i : i + 2] for i in pairs) / len(pairs)
 
 
 def write(labels: Sequence[str], values: Sequence[str], asked: Sequence[int]) -> Problem:

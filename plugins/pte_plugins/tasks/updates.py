@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pte_cli import hookimpl
 from pte_cli.api import Problem, TaskSpec
-from pte_plugins.tasks.recall import ANSWER, ASK, LABELS, LISTS, THINK, VALUES, WORDS, pairs_right
+from pte_plugins.tasks.recall import LABELS, VALUES, RecallTask, write
 
 
 class UpdatesOptions(BaseModel):
@@ -35,39 +35,18 @@ class UpdatesOptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class UpdatesTask:
-    """entries: how many assignments there are. variables: to how many. queries: how many of those are asked for."""
+class UpdatesTask(RecallTask):
+    """entries: how many assignments there are. queries: how many variables are asked for, of how many `variables`."""
 
-    entries: int = 12
     variables: int = 6
-    queries: int = 3
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Each must be one token."""
-        return WORDS
-
-    @property
-    def shortest_prompt(self) -> int:
-        """Words of every prompt of this size; each is one token."""
-        return 4 + self.queries + 2 * self.entries
 
     def sample(self, rng: random.Random) -> Problem:
         """A random problem: variables, the order of their assignments, values, and which are asked for."""
         names = rng.sample(LABELS, self.variables)
         labels = _order(names, self.entries, rng)
         values = [rng.choice(VALUES) for _ in labels]
-        last = dict(zip(labels, values, strict=True))
-        asked = rng.sample(names, self.queries)
-        return Problem(
-            prompt=" ".join([ASK, *asked, LISTS, *labels, LISTS, *values, THINK]),
-            thinking=" ".join(word for pair in zip(labels, values, strict=True) for word in pair),
-            answer=" ".join([ANSWER, *(word for name in asked for word in (name, last[name]))]),
-        )
-
-    def score(self, problem: Problem, completion: str) -> float:
-        """Share of the queries answered right, 0 to 1, as for `recall`."""
-        return pairs_right(problem.answer, completion)
+        last = {label: i for i, label in enumerate(labels)}
+        return write(labels, values, [last[name] for name in rng.sample(names, self.queries)])
 
 
 def _order(names: list[str], count: int, rng: random.Random) -> list[str]:
@@ -78,7 +57,7 @@ def _order(names: list[str], count: int, rng: random.Random) -> list[str]:
 
 
 def build(options: UpdatesOptions) -> UpdatesTask:
-    return UpdatesTask(options.entries, options.variables, options.queries)
+    return UpdatesTask(options.entries, options.queries, options.variables)
 
 
 @hookimpl

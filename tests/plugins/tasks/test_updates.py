@@ -18,7 +18,7 @@ PROBLEM = Problem(prompt="? b a : a b a c : 4 7 2 2 =", thinking="a 4 b 7 a 2 c 
 
 @pytest.mark.parametrize(("entries", "variables"), [(2, 1), (4, 4), (12, 6), (26, 3)])
 def test_a_problem_holds_together(entries, variables):
-    task = UpdatesTask(entries, variables, min(3, variables))
+    task = UpdatesTask(entries, min(3, variables), variables)
     problem = task.sample(random.Random(entries))
     asked, labels, values = (part.split() for part in problem.prompt.strip("? =").split(" : "))
     assert (len(labels), len(values), len(set(labels))) == (entries, entries, variables)
@@ -37,7 +37,7 @@ def test_a_problem_holds_together(entries, variables):
 )
 def test_scores_by_hand(completion, score):
     """The first value of a variable that was assigned again is wrong."""
-    assert UpdatesTask(4, 3, 2).score(PROBLEM, completion) == score
+    assert UpdatesTask(4, 2, 3).score(PROBLEM, completion) == score
 
 
 def test_it_is_a_plugin_with_options():
