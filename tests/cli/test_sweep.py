@@ -74,7 +74,7 @@ def test_the_shipped_file_can_be_planned(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     main = json.loads(pte("sweep", str(ROOT / "experiments.toml"), "--dry-run", "--json", "--only", "main",
                           cwd=tmp_path).stdout)  # fmt: skip
-    assert (main["todo"], len(main["runs"])) == (37, 37)
+    assert (main["todo"], len(main["runs"])) == (22, 22)
     assert {run["state"] for run in main["runs"]} == {"new"}
 
 
