@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", default=list(PRESETS))
     parser.add_argument("--checkpointing", nargs="+", choices=("no", "yes"), default=["no", "yes"])
+    parser.add_argument("--grad", choices=("exact", "truncated"), default="exact")
     parser.add_argument("--budget", type=int, nargs="+", default=[768, 1024])
     parser.add_argument("--tokens", type=int, default=3072)
     parser.add_argument("--far", type=int, default=65536)
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=256)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{args.rows} rows, prompt {args.prompt}, {args.tokens} tokens; peaks in GiB")
+    print(f"{args.rows} rows, prompt {args.prompt}, {args.tokens} tokens, gradient {args.grad}; peaks in GiB")
     print("attention of one sequence's replay in TFLOP")
     names = (
         f"{'model':28} {'checkpointing':13} {'budget':>6} {'rollout':>8} {'replay':>8} {'update':>8} {'peak':>8} "
@@ -65,7 +66,7 @@ def compare(name: str, checkpointing: str, args: argparse.Namespace) -> None:
     for arm, budget in [(full, None), *((pte, budget) for budget in args.budget)]:
         start = time.process_time()
         setting = Setting(
-            args.rows, args.prompt, args.tokens, Budget(budget, config.evict.frac), "truncated", foreach=True
+            args.rows, args.prompt, args.tokens, Budget(budget, config.evict.frac), args.grad, foreach=True
         )
         predictor = Predictor(arm.config, model)
         prediction = predictor.predict(setting)
