@@ -85,7 +85,7 @@ def sweep(
     try:
         standing = Standing() if report_only else work_off(plan, rerun, fail_fast)
     except KeyboardInterrupt:
-        ui.err().print("interrupted; the same command goes on from here", soft_wrap=True)
+        ui.err().print("the same command goes on from here", soft_wrap=True)
         raise
     try:
         show_report(plan, standing, json)

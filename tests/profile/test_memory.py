@@ -37,6 +37,10 @@ def test_four_times_the_tokens_cost_the_same(gradient):
     assert long <= 1.05 * short
 
 
+def test_where_nothing_is_evicted_the_exact_gradient_costs_nothing_more():
+    assert peak(100, evict="full", gradient="exact") == peak(100, evict="full", gradient="truncated")
+
+
 def test_the_measure_sees_a_cache_that_grows():
     assert peak(400, evict="full") > 1.5 * peak(200, evict="full")
 
