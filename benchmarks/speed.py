@@ -163,8 +163,8 @@ class TimedModel(BoundedModel):
 def decode(tokens: int, pairs: int = 30) -> None:
     """Issue: a token after 32,000 costs at most 1.05 times a token after 1,000.
 
-    After every second block of the long rollout's end, a fresh rollout is timed between its 1,000th and its 1,100th
-    token: both of a pair meet the same machine. The block right after a fresh rollout finds cold caches, hence second.
+    After every second block of the long rollout's end, a fresh rollout is timed around its 1,000th token: both of a
+    pair meet the same machine. The block right after a fresh rollout finds cold caches, hence second.
     """
     early, found = small_model(layers=1, vocab=64), []
 

@@ -45,12 +45,11 @@ def replay(
     dtype = torch.promote_types(model.dtype, torch.float32)
     result = torch.zeros(len(traces), length, dtype=dtype, device=model.device)
     forward = Forward(model, plan, policy, result, temperature, vocab, chunk)
-    if loss is not None and gradient == "exact" and NLL_GRADIENT in getattr(model.encoder, "needs", frozenset()):
-        raise ValueError("the exact gradient of an encoder that learns from a likelihood is not available")
     with model.session():
-        # In a single round nothing is read from the cache: both gradients are the same, and `truncated` holds less.
-        if loss is None or gradient == "truncated" or plan.rounds == 1:
+        if loss is None or gradient == "truncated":
             last = truncated(forward, loss)
+        elif NLL_GRADIENT in getattr(model.encoder, "needs", frozenset()):
+            raise ValueError("the exact gradient of an encoder that learns from a likelihood is not available")
         else:
             last = exact(forward, loss)
     if on_last_state is not None:
