@@ -6,8 +6,9 @@ from pte_cli.registry import build, load_registry
 from pte_cli.rollout.bounded_model import BoundedModel
 from pte_cli.testing.models import FAMILIES, VOCAB, causal_lm, prompts
 from pte_cli.testing.models import adapted as adapted_model
+from pte_cli.testing.runs import NOISE
 
-__all__ = ["FAMILIES", "VOCAB", "adapted", "causal_lm", "policy", "prompts"]
+__all__ = ["FAMILIES", "NOISE", "VOCAB", "adapted", "causal_lm", "policy", "prompts"]
 
 
 def policy(name: str, **options):

@@ -19,8 +19,11 @@ from pte_cli.train.replay import replay
 BUDGET, FRAC = 24, 0.25
 LENGTHS = (5, 12, 9, 3)
 """Prompts of different lengths: rows are full at different times and lose different numbers of tokens."""
-NOISE = 1e-5
-"""Largest difference of a token's log-probability, in float32, that is rounding and not another context."""
+NOISE = 5e-5
+"""Largest difference of a token's log-probability, in float32, that is rounding and not another context.
+
+Processors round differently: over three instruction sets the built-in strategies reached 1.2e-5, and one eviction
+shifted by a token makes more than 1e-4. What has to be exact is checked in float64."""
 
 
 class Oldest:

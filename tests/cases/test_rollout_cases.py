@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from cases.casework import D4, rows_file, scripted, tiny_model, trainer
-from helpers import policy
+from helpers import NOISE, policy
 from running import pte
 from tokenizing import START, tokenizer
 from transformers import AutoModelForCausalLM
@@ -67,7 +67,7 @@ def test_b06_every_end_token_ends_and_is_learnt(pad, tmp_path, monkeypatch):
     # Every token of the batch weighs 1 in 12, the end tokens too, and nothing else does.
     assert rollout.weights.tolist() == pytest.approx([1 / 12] * 4)
     assert rollout.old.shape == (4, 3)
-    assert one.groups.update(rollout)["gap/max"] < 1e-5
+    assert one.groups.update(rollout)["gap/max"] < NOISE
     assert one.groups.passes.logprobs(rollout.traces)[:, 2].lt(0).all()
 
 
