@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment when it does no harm."""
+"""Ctrl-C and a scheduler's SIGTERM at a moment when they do no harm."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """SIGINT during the block is dealt with after it. Outside of the main thread, which gets it, nothing changes."""
+    """SIGINT or SIGTERM during the block is dealt with after it. Outside of the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[Any] = []
-    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)
