@@ -31,7 +31,7 @@ def test_live_bytes_by_hand():
     assert live.current == 0
 
 
-@pytest.mark.parametrize("gradient", ["truncated", "exact"])
+@pytest.mark.parametrize("gradient", [pytest.param("truncated", marks=pytest.mark.slow), "exact"])
 def test_four_times_the_tokens_cost_the_same(gradient):
     short, long = peak(200, gradient=gradient), peak(800, gradient=gradient)
     assert long <= 1.05 * short

@@ -66,6 +66,7 @@ def test_parts_are_what_arithmetic_says():
     assert "gradients" not in parts
 
 
+@pytest.mark.slow
 def test_long_steps_follow_from_short_ones():
     config, model = arm(PTE, encoder__options__global_tokens=8, adapter__rank=8)
     model = {**model, "num_hidden_layers": 1, "layer_types": ["full_attention"]}

@@ -33,7 +33,10 @@ def numbers(lines):
     return [{k: v for k, v in line.items() if not k.startswith(TIMES)} for line in lines]
 
 
-@pytest.mark.parametrize(("recipe", "at"), [*((recipe, 3) for recipe in RECIPES), ("two updates a rollout", 2)])
+@pytest.mark.parametrize(
+    ("recipe", "at"),
+    [*((recipe, 3) for recipe in RECIPES), pytest.param("two updates a rollout", 2, marks=pytest.mark.slow)],
+)
 def test_three_steps_and_the_rest_are_six(recipe, at, tmp_path):
     """Completions, metrics and weights are equal bit for bit, whatever is in flight when the run stops."""
     straight, first, second = [], [], []

@@ -73,6 +73,7 @@ def test_each_process_keeps_half_of_a_shared_base(results):
         assert size["most"] == size["largest"]
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_ends_with_the_adapter_of_one(tmp_path):
     """5 steps with completions of different lengths; one writer of every file."""
     for way in ("one", "ddp"):

@@ -47,6 +47,7 @@ def test_every_reference_accepts_itself(rows):
 
 
 @needs_data
+@pytest.mark.slow
 def test_every_reference_accepts_itself_by_mathematics_too(rows):
     """Past the comparison of texts: what math-verify reads in a reference equals itself."""
     texts = [normalize(row["answer"]) for row in rows]
@@ -85,7 +86,7 @@ SAME = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name == "olympiadbench" else name
+        pytest.param(name, marks=pytest.mark.slow) if name in ("minerva", "olympiadbench") else name
         for name in ("aime24", "aime25", "amc23", "gsm8k_test", "math500", "minerva", "olympiadbench", "train_small")
     ],
 )
